@@ -1,0 +1,296 @@
+"""The result file: what one run on one machine leaves behind, and how it is read back.
+
+A file holds a `Run`: where it ran, what was asked, and a `Row` for each thing that was asked, finished
+or not. A row is flat in JSON: the fields named below, and beside them one number (or null) per
+metric, so that a new metric needs no change here. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+SCHEMA = "topokv-results"
+SCHEMA_VERSION = 1
+
+Samples: TypeAlias = tuple[tuple[float, ...], ...]
+
+Kind = Literal["bench", "quality", "tests"]
+Status = Literal["ok", "skipped", "failed", "oom", "interrupted"]
+Step = Literal["probe", "install", "verify", "collect", "test", "benchmark"]
+
+KINDS: tuple[str, ...] = ("bench", "quality", "tests")
+STATUSES: tuple[str, ...] = ("ok", "skipped", "failed", "oom", "interrupted")
+STEPS: tuple[str, ...] = ("probe", "install", "verify", "collect", "test", "benchmark")
+PROVENANCES: tuple[str, ...] = ("measured", "published")
+
+
+class ResultFileError(ValueError):
+    """A results file that is not one. The message carries the path to the bad field."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One measured cell, or the reason why there is none.
+
+    The first group of fields says what was asked and is the row's identity: rows of two runs with
+    the same `key` are the same measurement on two machines. None where a field does not apply.
+    Metrics carry their unit in their name (`dense_sdpa_ms`); None is "does not apply here".
+    Samples are the raw values behind a metric, one inner tuple for each process.
+    """
+
+    workload: str | None = None
+    layer: int | None = None
+    dtype: str | None = None
+    batch: int | None = None
+    seq_len: int | None = None
+    num_q_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    selected_tokens: int | None = None
+    block_size: int | None = None
+    sink_blocks: int | None = None
+    local_blocks: int | None = None
+    selector: str | None = None
+    sharing: str | None = None
+    attention: str | None = None
+    seed: int | None = None
+
+    status: Status = "ok"
+    step: Step | None = None
+    reason: str | None = None
+    dense_backend: str | None = None
+    sparse_backend: str | None = None
+    flags: tuple[str, ...] = ()
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    samples: Mapping[str, Samples] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What was asked, without what came out."""
+        return tuple(getattr(self, name) for name in KEY_FIELDS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run: `environment` is the machine's and build's fingerprint, `settings` what was asked."""
+
+    kind: Kind
+    backend: str
+    created: str
+    provenance: Literal["measured", "published"] = "measured"
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[Row, ...] = ()
+
+
+_TEXT_FIELDS = ("workload", "dtype", "selector", "sharing", "attention")
+_COUNT_FIELDS = (
+    "layer",
+    "batch",
+    "seq_len",
+    "num_q_heads",
+    "num_kv_heads",
+    "head_dim",
+    "selected_tokens",
+    "block_size",
+    "sink_blocks",
+    "local_blocks",
+    "seed",
+)
+KEY_FIELDS: tuple[str, ...] = tuple(
+    f.name for f in fields(Row) if f.name in _TEXT_FIELDS or f.name in _COUNT_FIELDS
+)
+_ROW_FIELDS = frozenset(f.name for f in fields(Row))
+
+
+def to_json(run: Run) -> dict[str, Any]:
+    """The run as plain JSON values; metrics lie flat among a row's fields."""
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "kind": run.kind,
+        "backend": run.backend,
+        "created": run.created,
+        "provenance": run.provenance,
+        "command": list(run.command),
+        "environment": dict(run.environment),
+        "settings": dict(run.settings),
+        "rows": [_row_to_json(row) for row in run.rows],
+    }
+
+
+def _row_to_json(row: Row) -> dict[str, Any]:
+    clash = _ROW_FIELDS & row.metrics.keys()
+    if clash:
+        raise ValueError(f"metric {min(clash)!r} has the name of a row's field")
+    plain = {
+        f.name: getattr(row, f.name) for f in fields(Row) if f.name not in ("metrics", "samples")
+    }
+    return plain | {"flags": list(row.flags)} | dict(row.metrics) | {"samples": dict(row.samples)}
+
+
+def from_json(data: object, name: str) -> Run:
+    """The run in `data`, every field checked; `name` (a file's) begins each error's message.
+
+    Raises ResultFileError with the path to the first bad field.
+    """
+    at = _Cursor(name)
+    top = at.mapping(data)
+    if top.get("schema") != SCHEMA:
+        raise at.error(f"not a results file: no field schema with value {SCHEMA!r}")
+    version = at.down("schema_version").count(top.get("schema_version"))
+    if version != SCHEMA_VERSION:
+        raise at.down("schema_version").error(
+            f"this topokv reads version {SCHEMA_VERSION}, the file has version {version}"
+        )
+    rows = at.down("rows").sequence(top.get("rows"))
+    return Run(
+        kind=at.down("kind").one_of(top.get("kind"), KINDS),
+        backend=at.down("backend").text(top.get("backend")),
+        created=at.down("created").text(top.get("created")),
+        provenance=at.down("provenance").one_of(top.get("provenance", "measured"), PROVENANCES),
+        command=at.down("command").texts(top.get("command", [])),
+        environment=at.down("environment").mapping(top.get("environment", {})),
+        settings=at.down("settings").mapping(top.get("settings", {})),
+        rows=tuple(_row_from_json(row, at.down(f"rows[{i}]")) for i, row in enumerate(rows)),
+    )
+
+
+def _row_from_json(data: object, at: _Cursor) -> Row:
+    row = at.mapping(data)
+    known: dict[str, Any] = {}
+    for name in _TEXT_FIELDS + ("reason", "dense_backend", "sparse_backend"):
+        known[name] = at.down(name).optional_text(row.get(name))
+    for name in _COUNT_FIELDS:
+        known[name] = at.down(name).optional_count(row.get(name))
+    known["status"] = at.down("status").one_of(row.get("status"), STATUSES)
+    if row.get("step") is not None:
+        known["step"] = at.down("step").one_of(row["step"], STEPS)
+    known["flags"] = at.down("flags").texts(row.get("flags", []))
+    samples = at.down("samples").mapping(row.get("samples", {}))
+    known["samples"] = {n: at.down(f"samples.{n}").samples(v) for n, v in samples.items()}
+    known["metrics"] = {
+        name: at.down(name).optional_number(value)
+        for name, value in row.items()
+        if name not in _ROW_FIELDS
+    }
+    return Row(**known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cursor:
+    """A place in a results file: it checks the value found there, or says where it stands."""
+
+    path: str
+    top: bool = True
+
+    def down(self, name: str) -> _Cursor:
+        return _Cursor(f"{self.path}: {name}" if self.top else f"{self.path}.{name}", top=False)
+
+    def error(self, message: str) -> ResultFileError:
+        return ResultFileError(f"{self.path}: {message}")
+
+    def expected(self, what: str, value: object) -> ResultFileError:
+        return self.error(f"expected {what}, got {_shown(value)}")
+
+    def mapping(self, value: object) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.expected("an object", value)
+        return value
+
+    def sequence(self, value: object) -> list[Any]:
+        if not isinstance(value, list):
+            raise self.expected("a list", value)
+        return value
+
+    def text(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise self.expected("a string", value)
+        return value
+
+    def optional_text(self, value: object) -> str | None:
+        return None if value is None else self.text(value)
+
+    def texts(self, value: object) -> tuple[str, ...]:
+        return tuple(self.text(item) for item in self.sequence(value))
+
+    def one_of(self, value: object, choices: tuple[str, ...]) -> Any:
+        if value not in choices:
+            raise self.expected(f"one of {', '.join(map(repr, choices))}", value)
+        return value
+
+    def count(self, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.expected("a whole number, 0 or more", value)
+        return value
+
+    def optional_count(self, value: object) -> int | None:
+        return None if value is None else self.count(value)
+
+    def number(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.expected("a number", value)
+        if not math.isfinite(value):
+            raise self.expected("a finite number", value)
+        return value
+
+    def optional_number(self, value: object) -> float | None:
+        return None if value is None else self.number(value)
+
+    def samples(self, value: object) -> Samples:
+        return tuple(tuple(map(self.number, self.sequence(p))) for p in self.sequence(value))
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."
+
+
+def write_json(path: Path, data: object) -> None:
+    """`data` at `path`, whole or not at all: written beside, synced, then renamed over."""
+    text = json.dumps(data, allow_nan=False, indent=1)
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        Path(beside).replace(path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def write(path: Path, run: Run) -> None:
+    """Write `run` to `path`; a reader never sees half a file."""
+    write_json(path, to_json(run))
+
+
+def read(path: Path) -> Run:
+    """The run in the file at `path`.
+
+    Raises ResultFileError, in one line, for a file that is missing, not JSON or not a results file.
+    """
+    return from_json(load_json(path), str(path))
+
+
+def load_json(path: Path) -> object:
+    """The JSON value in the file at `path`; ResultFileError in one line where there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except OSError as error:
+        raise ResultFileError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    except (ValueError, RecursionError) as error:
+        raise ResultFileError(f"{path}: not JSON: {error}") from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
