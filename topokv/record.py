@@ -1,7 +1,7 @@
 """The result file: what one run on one machine leaves behind, and how it is read back.
 
-A file holds a `Run`: where it ran, what was asked, and a `Row` for each thing that was asked, finished
-or not. A row is flat in JSON: the fields named below, and beside them one number (or null) per
+A file holds a `Run`: where it ran, what was asked, and a `Row` for each thing that was asked,
+finished or not. A row is flat in JSON: the fields named below, and beside them one number (or null) per
 metric, so that a new metric needs no change here. Standard library only.
 """
 
@@ -79,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One run: `environment` is the machine's and build's fingerprint, `settings` what was asked."""
+    """One run of one backend: `environment` says on what machine and build, `settings` how."""
 
     kind: Kind
     backend: str
@@ -167,7 +167,7 @@ def from_json(data: object, name: str) -> Run:
 def _row_from_json(data: object, at: _Cursor) -> Row:
     row = at.mapping(data)
     known: dict[str, Any] = {}
-    for name in _TEXT_FIELDS + ("reason", "dense_backend", "sparse_backend"):
+    for name in (*_TEXT_FIELDS, "reason", "dense_backend", "sparse_backend"):
         known[name] = at.down(name).optional_text(row.get(name))
     for name in _COUNT_FIELDS:
         known[name] = at.down(name).optional_count(row.get(name))
