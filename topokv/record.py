@@ -1,8 +1,8 @@
 """The result file: what one run on one machine leaves behind, and how it is read back.
 
 A file holds a `Run`: where it ran, what was asked, and a `Row` for each thing that was asked,
-finished or not. A row is flat in JSON: the fields named below, and beside them one number (or null) per
-metric, so that a new metric needs no change here. Standard library only.
+finished or not. A row is flat in JSON: the fields named below, and beside them one number (or
+null) for each metric, so that a new metric needs no change here. Standard library only.
 """
 
 from __future__ import annotations
