@@ -1,0 +1,244 @@
+"""BlockSummary: what is kept of each block of a K cache, built once and updated per token."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+# What can be kept of a block; `blocks.summarise` says what each one is.
+PARTS = (
+    "centroid",
+    "minimum",
+    "maximum",
+    "core",
+    "witness",
+    "variance",
+    "drift",
+    "noise",
+    "keys",
+)
+
+
+def check_block_size(block_size: int) -> None:
+    """Raise unless the block size is a positive whole number."""
+    if isinstance(block_size, bool) or not isinstance(block_size, int):
+        raise TypeError(f"block_size must be a whole number, got {block_size!r}")
+    if block_size < 1:
+        raise ValueError(f"block_size must be at least 1, got {block_size}")
+
+
+def block_centroids(k: Tensor, block_size: int) -> Tensor:
+    """The mean key of each block, `[batch, num_kv_heads, num_blocks, head_dim]`.
+
+    `k` is `[batch, num_kv_heads, kv_len, head_dim]`; `[num_kv_heads, kv_len, head_dim]` and
+    `[kv_len, head_dim]` are read as a batch of one and one head. A partial last block divides by
+    its own number of tokens. Half precision accumulates in and returns float32; float64 stays.
+
+    Raises ValueError for another rank, an empty sequence or a block size below 1.
+    """
+    return _summarise_all(promote_keys(k), block_size, ("centroid",))["centroid"]
+
+
+def centroid_drift(centroids: Tensor) -> Tensor:
+    """How far each block's centroid lies from the one before it (L2), `[..., num_blocks]`.
+
+    `centroids` is `[..., num_blocks, head_dim]`. Block 0 has no block before it and scores 0.
+    """
+    if centroids.ndim < 2 or 0 in centroids.shape:
+        shape = list(centroids.shape)
+        raise ValueError(f"centroids must be [..., num_blocks, head_dim], none 0, got {shape}")
+    steps = torch.linalg.vector_norm(centroids[..., 1:, :] - centroids[..., :-1, :], dim=-1)
+    return torch.cat((torch.zeros_like(centroids[..., :1, 0]), steps), dim=-1)
+
+
+def promote_keys(k: Tensor) -> Tensor:
+    """Keys of rank 2, 3 or 4 as `[batch, num_kv_heads, kv_len, head_dim]`, a view."""
+    if not isinstance(k, Tensor):
+        raise TypeError(f"k must be a tensor, got {type(k).__name__}")
+    if not k.is_floating_point():
+        raise TypeError(f"k must be of a floating-point type, got {k.dtype}")
+    if not 2 <= k.ndim <= 4 or 0 in k.shape:
+        raise ValueError(
+            "k must be [batch, num_kv_heads, kv_len, head_dim], [num_kv_heads, kv_len, head_dim] "
+            f"or [kv_len, head_dim], every size at least 1, got {list(k.shape)}"
+        )
+    return k.reshape((1,) * (4 - k.ndim) + k.shape)
+
+
+def summarise(keys: Tensor, parts: Collection[str]) -> dict[str, Tensor]:
+    """What `parts` keep of blocks of equal size, from `keys [..., num_blocks, size, head_dim]`.
+
+    centroid: the mean key; minimum, maximum: per dimension; witness: the key farthest (L2) from
+    the mean, the earliest of equals; core: the mean of the others (of a lone key, that key);
+    variance: the mean over tokens and dimensions of (k - mean)², `[..., num_blocks]`.
+    """
+    kept: dict[str, Tensor] = {}
+    mean = keys.mean(dim=-2)
+    kept["centroid"] = mean
+    if "minimum" in parts or "maximum" in parts:
+        kept["minimum"], kept["maximum"] = keys.aminmax(dim=-2)
+    if {"witness", "core", "variance"} & set(parts):
+        distance = (keys - mean.unsqueeze(-2)).square_().sum(dim=-1)
+        kept["variance"] = distance.mean(dim=-1) / keys.shape[-1]
+        farthest = distance.argmax(dim=-1)[..., None, None].expand(
+            *mean.shape[:-1], 1, mean.shape[-1]
+        )
+        witness = keys.gather(-2, farthest).squeeze(-2)
+        size = keys.shape[-2]
+        kept["witness"] = witness
+        kept["core"] = mean if size == 1 else mean + (mean - witness) / (size - 1)
+    return {part: kept[part] for part in parts if part in kept}
+
+
+def _summarise_all(k: Tensor, block_size: int, parts: Collection[str]) -> dict[str, Tensor]:
+    check_block_size(block_size)
+    full_len = k.shape[2] // block_size * block_size
+    pieces = []
+    if full_len:
+        pieces.append(
+            summarise(_wide(torch.unflatten(k[:, :, :full_len], 2, (-1, block_size))), parts)
+        )
+    if full_len < k.shape[2]:
+        pieces.append(summarise(_wide(k[:, :, full_len:]).unsqueeze(2), parts))
+    return {part: torch.cat([piece[part] for piece in pieces], dim=2) for part in pieces[0]}
+
+
+def _wide(keys: Tensor) -> Tensor:
+    """Half precision as float32, so that sums of many keys keep their digits."""
+    return keys.float() if keys.element_size() < 4 else keys
+
+
+def block_noise(seed: int, batch: int, num_heads: int, first: int, last: int) -> Tensor:
+    """A number in [0, 1) for each block from `first` to `last`, `[batch, num_heads, last - first]`.
+
+    Counter-based (the finaliser of SplitMix64 over seed and place), so that a block's number does
+    not depend on how many blocks there are, nor on the device.
+    """
+    place = torch.arange(first, last)
+    place = place + (torch.arange(batch * num_heads).view(batch, num_heads, 1) << 40)
+    mixed = _mix(_mix(torch.tensor(seed)) + place)
+    return ((mixed >> 40) & 0xFFFFFF).float() / 2**24
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser on int64, whose products wrap as unsigned ones do."""
+    x = x + _signed(0x9E3779B97F4A7C15)
+    x = (x ^ _shift(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+class BlockSummary:
+    """The parts kept of each block of a growing K cache.
+
+    `summary[part]` is `[batch, num_kv_heads, num_blocks, head_dim]`, or without the last size for
+    the parts that are one number a block; float32, or float64 for float64 keys. With `shared_heads`
+    centroids are averaged over the KV heads before drift is taken, which is then `[batch, 1,
+    num_blocks]`. `append` takes one token's keys and recomputes the last block alone.
+    """
+
+    def __init__(
+        self,
+        k: Tensor,
+        block_size: int,
+        parts: Collection[str],
+        *,
+        shared_heads: bool = False,
+        seed: int = 0,
+    ) -> None:
+        for part in parts:
+            if part not in PARTS:
+                raise ValueError(f"unknown part {part!r}; expected one of {', '.join(PARTS)}")
+        self.block_size = block_size
+        self.kv_len = k.shape[2]
+        self.shared_heads = shared_heads
+        self._seed = seed
+        self._parts = frozenset(parts) | ({"centroid"} if "drift" in parts else frozenset())
+        self._shape = (k.shape[0], k.shape[1])
+        blockwise = _summarise_all(k, block_size, self._parts)
+        self._stored = {name: _Column(tensor) for name, tensor in blockwise.items()}
+        if "drift" in parts:
+            self._stored["drift"] = _Column(centroid_drift(self._drift_centroids()))
+        if "noise" in parts:
+            noise = block_noise(seed, *self._shape, 0, self.num_blocks)
+            self._stored["noise"] = _Column(noise.to(k.device))
+        if "keys" in parts:
+            self._stored["keys"] = _Column(k)
+        self._tail = k.new_empty(*self._shape, block_size, k.shape[3])
+        last = (self.num_blocks - 1) * block_size
+        self._tail[:, :, : self.kv_len - last] = k[:, :, last:]
+
+    @property
+    def num_blocks(self) -> int:
+        return -(-self.kv_len // self.block_size)
+
+    def __getitem__(self, part: str) -> Tensor:
+        return self._stored[part].tensor
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self._shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self._tail.device
+
+    def token_counts(self) -> Tensor:
+        """How many tokens each block holds, `[num_blocks]`, float32."""
+        counts = torch.full((self.num_blocks,), float(self.block_size), device=self.device)
+        counts[-1] = self.kv_len - (self.num_blocks - 1) * self.block_size
+        return counts
+
+    def append(self, k_token: Tensor) -> None:
+        """Take the keys of one more token, `[batch, num_kv_heads, 1, head_dim]`."""
+        place = self.kv_len % self.block_size
+        self._tail[:, :, place : place + 1] = k_token
+        self.kv_len += 1
+        last = self.num_blocks - 1
+        keys = _wide(self._tail[:, :, : place + 1]).unsqueeze(2)
+        for name, tensor in summarise(keys, self._parts).items():
+            self._stored[name].put(last, tensor)
+        self._append_rest(last, k_token)
+
+    def _append_rest(self, last: int, k_token: Tensor) -> None:
+        if "drift" in self._stored:
+            centroids = self._drift_centroids(max(0, last - 1))
+            self._stored["drift"].put(last, centroid_drift(centroids)[..., -1:])
+        if "noise" in self._stored:
+            noise = block_noise(self._seed, *self._shape, last, last + 1)
+            self._stored["noise"].put(last, noise.to(k_token.device))
+        if "keys" in self._stored:
+            self._stored["keys"].put(self.kv_len - 1, k_token)
+
+    def _drift_centroids(self, first: int = 0) -> Tensor:
+        centroids = self["centroid"][:, :, first:]
+        return centroids.mean(dim=1, keepdim=True) if self.shared_heads else centroids
+
+
+class _Column:
+    """A tensor that grows along its third size, in place while its spare room lasts."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._room = tensor
+        self.tensor = tensor
+
+    def put(self, index: int, value: Tensor) -> None:
+        """Set entry `index`, which is at most one past the end."""
+        if index >= self._room.shape[2]:
+            shape = list(self._room.shape)
+            shape[2] = max(index + 1, 2 * shape[2])
+            room = self._room.new_empty(shape)
+            room[:, :, : self.tensor.shape[2]] = self.tensor
+            self._room = room
+        self._room[:, :, index : index + 1] = value
+        self.tensor = self._room[:, :, : max(index + 1, self.tensor.shape[2])]
