@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """A query `[batch, num_q_heads, 1, head_dim]` that attends the cache's first `kv_len` tokens."""
+    """A query `[batch, num_q_heads, 1, head_dim]` of the cache's first `kv_len` tokens."""
 
     q: Tensor
     kv_len: int
