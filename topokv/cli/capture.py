@@ -1,0 +1,80 @@
+"""`topokv capture`: a model's q, K and V over a text, into a file for the other commands."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from topokv.progress import Progress
+from topokv.texts import file_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument(
+        "--model", type=Path, required=True, help="a transformers model's folder, or a GGUF file"
+    )
+    parser.add_argument("--text", type=Path, required=True, help="a UTF-8 text file to run it over")
+    parser.add_argument("--output", type=Path, required=True, help="the safetensors file to write")
+    parser.add_argument("--tokens", type=int, default=8192, help="tokens of the text (8192)")
+    parser.add_argument("--positions", type=int, default=4, help="queries kept of each layer (4)")
+    parser.add_argument("--layers", default="all", help="layers to keep: all, or 3,17 (all)")
+    parser.add_argument(
+        "--model-dtype",
+        choices=("float32", "bfloat16", "float16"),
+        default="float32",
+        help="the type that the model runs in (float32)",
+    )
+    parser.add_argument("--device", default="cpu", help="where the model runs (cpu)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Capture, after everything that can be checked without the model was checked."""
+    layers = parse_layers(args.layers)
+    _check(args)
+    text = file_text(args.text)
+    from topokv.capture import capture_text, load_model
+    from topokv.captures import save_capture
+
+    with Progress("capture") as progress:
+        progress.show(f"loading {args.model}")
+        model = load_model(args.model, dtype=args.model_dtype, device=args.device)
+        capture, left_out = capture_text(
+            model,
+            text,
+            num_tokens=args.tokens,
+            num_positions=args.positions,
+            layers=layers,
+            progress=progress.show,
+        )
+    for layer, reason in left_out.items():
+        print(f"topokv capture: layer {layer} is left out: {reason}", file=sys.stderr)
+    save_capture(args.output, capture)
+    print(f"{args.output}: {len(capture.layers)} layers, {args.tokens} tokens")
+    return 0
+
+
+def parse_layers(text: str) -> tuple[int, ...] | None:
+    """Layer numbers of `3,17`; None of `all`."""
+    if text == "all":
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"layers must be 'all' or numbers such as '3,17', got {text!r}")
+    return tuple(int(part) for part in parts)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.tokens < 2:
+        raise ValueError(f"tokens must be at least 2, got {args.tokens}")
+    if not 1 <= args.positions <= args.tokens:
+        raise ValueError(f"positions must be 1 to tokens ({args.tokens}), got {args.positions}")
+    folder = args.output.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(
+            f"output {str(args.output)!r}: can't write into the folder {str(folder)!r}"
+        )
+    if args.output.is_dir():
+        raise ValueError(f"output {str(args.output)!r} is a folder; name a file in it")
