@@ -249,9 +249,8 @@ def _assemble(rows: Tensor, salient: Tensor, rule: _RowRule) -> Tensor:
     fits = (by_rank >= 0).cumsum(dim=-1) <= width
     past_all = torch.iinfo(torch.int64).max
     ascending = by_rank.where(fits & (by_rank >= 0), past_all).sort(dim=-1).values[:, :width]
-    padding = max(0, width - ascending.shape[-1])
-    ascending = torch.nn.functional.pad(ascending, (0, padding), value=past_all)
-    return ascending.where(ascending != past_all, -1)
+    ascending = ascending.where(ascending != past_all, -1)
+    return torch.nn.functional.pad(ascending, (0, width - ascending.shape[-1]), value=-1)
 
 
 def _prefix_best(scores: Tensor, count: int) -> Tensor:
