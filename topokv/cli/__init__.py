@@ -23,7 +23,7 @@ class Command:
         return f"topokv.cli.{self.name}"
 
 
-COMMANDS: tuple[Command, ...] = ()
+COMMANDS: tuple[Command, ...] = (Command("capture", "save a real model's q, K and V to a file"),)
 
 
 def build_parser() -> argparse.ArgumentParser:
