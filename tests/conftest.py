@@ -1,0 +1,65 @@
+"""What all tests share: the report says where it ran, and nothing about whose machine it was."""
+
+from __future__ import annotations
+
+import os
+import platform
+import site
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topokv import wheels
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_json_modifyreport(json_report: dict[str, Any]) -> None:
+    """Name the backend and its environment, which the plugin leaves empty, and cut paths short."""
+    places = _places(Path(json_report["root"]))
+    for name, value in json_report.items():
+        json_report[name] = _without(places, value)
+    build = wheels.installed_build()
+    backend = os.environ.get("TOPOKV_BACKEND", build.backend)
+    json_report["topokv"] = {"backend": backend, "environment": _environment(build)}
+
+
+def _places(root: Path) -> list[tuple[str, str]]:
+    """Folders of this machine and what to write in their place, the longest first."""
+    places = [
+        (root, "."),
+        (Path.home(), "~"),
+        (Path(tempfile.gettempdir()), "<tmp>"),
+        (Path(sys.prefix), "<environment>"),
+        (Path(sys.base_prefix), "<python>"),
+        *((Path(folder), "<site-packages>") for folder in site.getsitepackages()),
+    ]
+    texts = {(str(path), shown) for place, shown in places for path in (place, place.resolve())}
+    return sorted(texts, key=lambda pair: -len(pair[0]))
+
+
+def _without(places: list[tuple[str, str]], value: Any) -> Any:
+    """`value`, a JSON value, with every folder in `places` shortened in every string."""
+    if isinstance(value, dict):
+        return {name: _without(places, item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without(places, item) for item in value]
+    if isinstance(value, str):
+        for place, shown in places:
+            value = value.replace(place, shown)
+    return value
+
+
+def _environment(build: wheels.Build) -> dict[str, Any]:
+    version, _, tag = build.version.partition("+")
+    return {
+        "torch": version,
+        "torch_build": tag or None,
+        "torch_cuda": build.runtimes["cuda"],
+        "torch_hip": build.runtimes["hip"],
+        "python": platform.python_version(),
+        "os": platform.system(),
+        "machine": platform.machine(),
+    }
