@@ -137,9 +137,10 @@ def _row_to_json(row: Row) -> dict[str, Any]:
     return plain | {"flags": list(row.flags)} | dict(row.metrics) | {"samples": dict(row.samples)}
 
 
-def from_json(data: object, name: str) -> Run:
+def from_json(data: object, name: str, *, with_samples: bool = True) -> Run:
     """The run in `data`, every field checked; `name` (a file's) begins each error's message.
 
+    Samples are most of a file; a reader that shows none saves their checking and their memory.
     Raises ResultFileError with the path to the first bad field.
     """
     at = _Cursor(name)
@@ -160,11 +161,13 @@ def from_json(data: object, name: str) -> Run:
         command=at.down("command").texts(top.get("command", [])),
         environment=at.down("environment").mapping(top.get("environment", {})),
         settings=at.down("settings").mapping(top.get("settings", {})),
-        rows=tuple(_row_from_json(row, at.down(f"rows[{i}]")) for i, row in enumerate(rows)),
+        rows=tuple(
+            _row_from_json(row, at.down(f"rows[{i}]"), with_samples) for i, row in enumerate(rows)
+        ),
     )
 
 
-def _row_from_json(data: object, at: _Cursor) -> Row:
+def _row_from_json(data: object, at: _Cursor, with_samples: bool) -> Row:
     row = at.mapping(data)
     known: dict[str, Any] = {}
     for name in (*_TEXT_FIELDS, "reason", "dense_backend", "sparse_backend"):
@@ -175,7 +178,7 @@ def _row_from_json(data: object, at: _Cursor) -> Row:
     if row.get("step") is not None:
         known["step"] = at.down("step").one_of(row["step"], STEPS)
     known["flags"] = at.down("flags").texts(row.get("flags", []))
-    samples = at.down("samples").mapping(row.get("samples", {}))
+    samples = at.down("samples").mapping(row.get("samples", {})) if with_samples else {}
     known["samples"] = {n: at.down(f"samples.{n}").samples(v) for n, v in samples.items()}
     known["metrics"] = {
         name: at.down(name).optional_number(value)
@@ -282,10 +285,14 @@ def read(path: Path) -> Run:
     return from_json(load_json(path), str(path))
 
 
-def load_json(path: Path) -> object:
-    """The JSON value in the file at `path`; ResultFileError in one line where there is none."""
+def load_json(path: Path, *, bare_nan: bool = False) -> object:
+    """The JSON value in the file at `path`; ResultFileError in one line where there is none.
+
+    NaN and Infinity are not JSON and are refused, unless `bare_nan`: other programs write them.
+    """
+    constant = float if bare_nan else _refuse_constant
     try:
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=constant)
     except OSError as error:
         raise ResultFileError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     except (ValueError, RecursionError) as error:

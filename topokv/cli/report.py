@@ -1,0 +1,109 @@
+"""`topokv report`: result files in, one comparison out.
+
+Exit codes: 0 fine, 1 something failed (the report is written all the same), 2 bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from topokv.report.report import Report, Request
+
+RESULTS = Path("results")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from topokv.report.formats import names
+
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="result files and folders of them (default: results)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=names(),
+        help="write this format alone, to standard output or --output; without it the text is "
+        "printed and comparison.md, .csv and .json are written",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="PATH",
+        help="the file to write with --format; the folder to write into without it "
+        "(default: results)",
+    )
+    parser.add_argument(
+        "--columns", default="", metavar="NAMES", help="only these columns, separated by commas"
+    )
+    parser.add_argument(
+        "--sort", default="", metavar="NAMES", help="sort by these columns; -NAME: largest first"
+    )
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="keep rows for which this holds, such as selector=witness or speedup>=2 (repeatable)",
+    )
+    parser.add_argument("--wide", action="store_true", help="every column that some row fills")
+    parser.add_argument(
+        "--long", action="store_true", help="a table for each machine, not side by side"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="exit 1 if any file could not be read"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from topokv.report.formats import format_named
+    from topokv.report.report import build
+
+    report = build(_request(args))
+    for line in report.refused:
+        print(f"topokv report: {line}", file=sys.stderr)
+    if args.format:
+        _put(format_named(args.format).render(report), args.output)
+    else:
+        _write_all(report, args.output or RESULTS)
+    return int(report.failed or (args.strict and bool(report.refused)))
+
+
+def _request(args: argparse.Namespace) -> Request:
+    from topokv.report.report import Request
+
+    return Request(
+        paths=tuple(args.paths) or (RESULTS,),
+        columns=_words(args.columns),
+        where=tuple(args.where),
+        sort=_words(args.sort),
+        wide=args.wide,
+        long=args.long,
+    )
+
+
+def _write_all(report: Report, folder: Path) -> None:
+    """Print the text; write the other formats to `folder`, all rendered before one is written."""
+    from topokv.report.formats import FORMATS
+
+    texts = {form: form.render(report) for form in FORMATS}
+    folder.mkdir(parents=True, exist_ok=True)
+    for form, text in texts.items():
+        _put(text, None if form.name == "text" else folder / f"comparison{form.suffix}")
+
+
+def _put(text: str, path: Path | None) -> None:
+    if path is None:
+        sys.stdout.write(text)
+    else:
+        path.write_text(text, encoding="utf-8")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -1,0 +1,43 @@
+"""One file for each way to write a report down; FORMATS is the list that the command offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from topokv.report.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format's name, the suffix of its files, and the module whose `render(report)` writes it."""
+
+    name: str
+    suffix: str
+    module: str
+
+    def render(self, report: Report) -> str:
+        """The report as this format's text; the module is loaded only now."""
+        write: Callable[[Report], str] = import_module(f"{__name__}.{self.module}").render
+        return write(report)
+
+
+FORMATS = (
+    Format("text", ".txt", "as_text"),
+    Format("markdown", ".md", "as_markdown"),
+    Format("csv", ".csv", "as_csv"),
+    Format("json", ".json", "as_json"),
+)
+
+
+def format_named(name: str) -> Format:
+    """The format of that name; ValueError for another."""
+    for candidate in FORMATS:
+        if candidate.name == name:
+            return candidate
+    raise ValueError(f"unknown format {name!r}; expected one of {', '.join(names())}")
+
+
+def names() -> tuple[str, ...]:
+    return tuple(candidate.name for candidate in FORMATS)

@@ -1,0 +1,42 @@
+"""Numbers as a person reads them."""
+
+from __future__ import annotations
+
+import math
+
+from topokv.report.entries import Cell
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def shown(value: Cell, unit: str = "", digits: int = 3) -> str:
+    """`value` as text in its unit: empty for None, text as it is, counts whole.
+
+    Milliseconds and GB/s carry no unit here: the column's name does.
+    """
+    if value is None or isinstance(value, str):
+        return value or ""
+    if unit == "%":
+        return f"{100 * value:.0f} %" if abs(value) < 9.995 else f"{100 * value:.3g} %"
+    if unit == "bytes":
+        return _bytes(value)
+    if unit == "count":
+        return f"{value:.0f}"
+    return significant(value, digits) + ("x" if unit == "x" else "")
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` to that many significant digits, never in powers of ten between 1e-4 and 1e7."""
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.{digits - 1}e}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"
+
+
+def _bytes(value: float) -> str:
+    size, step = float(value), 0
+    while size >= 1024 and step < len(_BINARY) - 1:
+        size, step = size / 1024, step + 1
+    return f"{significant(size)} {_BINARY[step]}"

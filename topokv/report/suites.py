@@ -1,0 +1,52 @@
+"""The tests part of a report: one line a backend and machine, and what failed or was skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topokv.report.entries import MachineKey, Suite
+from topokv.report.notes import ending
+
+HEADERS = ("tests on", "torch", "device", "passed", "failed", "skipped", "seconds", "status")
+# Which of HEADERS are numbers.
+COUNTED = (3, 4, 5, 6)
+MOST_FAILURES = 20
+
+
+def cells(suite: Suite, names: dict[MachineKey, str]) -> tuple[str, ...]:
+    """The suite's line, one text for each of HEADERS."""
+    env = suite.run.environment
+    return (
+        names[suite.machine],
+        str(env.get("torch") or ""),
+        str(env.get("device") or ""),
+        str(suite.passed),
+        str(suite.failed),
+        str(suite.skipped),
+        "" if suite.seconds is None else f"{suite.seconds:.1f}",
+        suite.status,
+    )
+
+
+def remarks(suite: Suite, name: str) -> list[str]:
+    """Lines below the table: where and why it failed, or why tests were skipped."""
+    lines = [
+        f"{name}: failed at {failure.step}: {failure.where}: {failure.message}"
+        for failure in suite.failures[:MOST_FAILURES]
+    ]
+    more = len(suite.failures) - len(lines)
+    if more:
+        lines.append(f"{name}: {more} failures more, in {suite.source}")
+    if suite.status != "ok" and not suite.failures:
+        lines.append(f"{name}: {ending(suite.status, suite.step, suite.reason)}")
+    told = suite.reason if suite.status == "skipped" else None
+    lines += [f"{name}: {_skipped(n)}: {why}" for why, n in suite.skips if why != told]
+    return lines
+
+
+def all_remarks(suites: Sequence[Suite], names: dict[MachineKey, str]) -> list[str]:
+    return [line for suite in suites for line in remarks(suite, names[suite.machine])]
+
+
+def _skipped(count: int) -> str:
+    return "1 skipped" if count == 1 else f"{count} skipped"
