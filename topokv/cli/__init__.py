@@ -23,7 +23,10 @@ class Command:
         return f"topokv.cli.{self.name}"
 
 
-COMMANDS: tuple[Command, ...] = (Command("capture", "save a real model's q, K and V to a file"),)
+COMMANDS: tuple[Command, ...] = (
+    Command("report", "merge result files into one comparison table"),
+    Command("capture", "save a real model's q, K and V to a file"),
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -66,8 +66,14 @@ class Suite:
 def machine_of(run: Run) -> MachineKey:
     """What tells one column group from another: backend, machine, torch build and provenance."""
     machine = run.environment.get("fingerprint") or run.environment.get("device") or ""
-    torch = run.environment.get("torch") or ""
-    return (run.backend, str(machine), str(torch), run.provenance)
+    return (run.backend, str(machine), torch_of(run), run.provenance)
+
+
+def torch_of(run: Run) -> str:
+    """The version of torch with its build, such as `2.13.0+cpu`; empty where not recorded."""
+    version = str(run.environment.get("torch") or "")
+    build = str(run.environment.get("torch_build") or "").removeprefix("+")
+    return f"{version}+{build}" if build and "+" not in version else version
 
 
 def machine_order(key: MachineKey) -> tuple[Any, ...]:

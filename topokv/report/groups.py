@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from topokv.record import Run
-from topokv.report.entries import Entry, MachineKey, Suite, machine_order
+from topokv.report.entries import Entry, MachineKey, Suite, machine_order, torch_of
 
 GroupKey: TypeAlias = tuple[MachineKey, str | None]
 
@@ -62,10 +62,10 @@ def _same_machine(key: MachineKey, runs: dict[MachineKey, Run]) -> MachineKey:
 
 def _agree(one: Run, other: Run) -> bool:
     """Whether what both runs record of backend, device and torch is the same."""
-    pairs = [(one.environment.get(k), other.environment.get(k)) for k in ("device", "torch")]
-    known = [pair for pair in pairs if None not in pair]
+    device = [str(run.environment.get("device") or "") for run in (one, other)]
+    told = (device, [torch_of(one), torch_of(other)])
     return (one.backend, one.provenance) == (other.backend, other.provenance) and all(
-        a == b for a, b in known
+        a == b for a, b in told if a and b
     )
 
 
@@ -78,7 +78,7 @@ def describe(run: Run) -> str:
     env = run.environment
     parts = [
         str(env.get("device") or "device not recorded"),
-        f"torch {env['torch']}" if env.get("torch") else "",
+        f"torch {torch_of(run)}" if torch_of(run) else "",
         f"{env['threads']} threads" if env.get("threads") and run.backend == "cpu" else "",
         f"fingerprint {env['fingerprint']}" if env.get("fingerprint") else "",
         "published figures, not measured by topokv" if run.provenance == "published" else "",

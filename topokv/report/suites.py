@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topokv.report.entries import MachineKey, Suite
+from topokv.report.entries import MachineKey, Suite, torch_of
 from topokv.report.notes import ending
 
 HEADERS = ("tests on", "torch", "device", "passed", "failed", "skipped", "seconds", "status")
@@ -18,7 +18,7 @@ def cells(suite: Suite, names: dict[MachineKey, str]) -> tuple[str, ...]:
     env = suite.run.environment
     return (
         names[suite.machine],
-        str(env.get("torch") or ""),
+        torch_of(suite.run),
         str(env.get("device") or ""),
         str(suite.passed),
         str(suite.failed),
