@@ -6,6 +6,7 @@ compared on the same number of tokens. Scores come from outside; this file knows
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -103,6 +104,37 @@ def share(scores: Tensor, sharing: str, num_kv_heads: int, group: int) -> Tensor
     if sharing == "kv-head":
         return scores.sum(dim=2).expand(-1, num_kv_heads, -1)
     return scores.expand(-1, num_kv_heads, group, -1).flatten(1, 2)
+
+
+def mix(scores: Sequence[Tensor], shares: Sequence[float], budget: Budget) -> Tensor:
+    """Scores by which several rankings fill `budget` together, `[batch, groups, num_blocks]`.
+
+    Each of `scores [batch, groups, num_blocks]` in turn takes its share of the scored blocks, its
+    best ones that are not taken yet: where rankings agree, the later one goes further down its own.
+    Blocks rank by the order in which they are taken; the rest are -inf.
+    """
+    first, end = budget.first_scored_block, budget.end_scored_block
+    mixed = scores[0].new_full(scores[0].shape, -torch.inf)
+    eligible = mixed[..., first:end]
+    num_taken = 0
+    for ranking, quota in zip(scores, _quotas(shares, budget.num_scored_blocks), strict=True):
+        order = _best_first(ranking[..., first:end])
+        free = eligible.gather(-1, order).isneginf()
+        place = free.cumsum(dim=-1)
+        taking = free & (place <= quota)
+        rank = -(num_taken + place).to(mixed.dtype)
+        eligible.scatter_(-1, order, torch.where(taking, rank, eligible.gather(-1, order)))
+        num_taken += quota
+    return mixed
+
+
+def _quotas(shares: Sequence[float], total: int) -> list[int]:
+    """`total` divided as `shares`, which add up to 1; leftovers go to the largest remainders."""
+    quotas = [int(total * part + 1e-9) for part in shares]
+    remainders = [quota - total * part for quota, part in zip(quotas, shares, strict=True)]
+    for index in sorted(range(len(shares)), key=remainders.__getitem__)[: total - sum(quotas)]:
+        quotas[index] += 1
+    return quotas
 
 
 def schedule_tokens(scores: Tensor, budget: Budget) -> CandidateSchedule:
