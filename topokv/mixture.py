@@ -59,6 +59,13 @@ class Mixture:
         """What is read of each block of a KV head at every step, by all selectors together."""
         return sum(s.floats_per_block(head_dim, block_size) for s in self.selectors)
 
+    def summarise(
+        self, k: Tensor, block_size: int, *, sharing: str | None = None, seed: int = 0
+    ) -> BlockSummary:
+        """The summary of `k [batch, num_kv_heads, kv_len, head_dim]` that the selectors read."""
+        shared = (sharing or self.sharing) == "request"
+        return BlockSummary(k, block_size, self.parts, shared_heads=shared, seed=seed)
+
     def scores(self, summary: BlockSummary, q: Tensor, sharing: str, budget: Budget) -> Tensor:
         """Scores of each schedule, `[batch, groups, num_blocks]`, that `budget` is filled by."""
         group = q.shape[1] // summary.num_kv_heads
@@ -69,10 +76,18 @@ class Mixture:
         return shared[0] if len(shared) == 1 else mix(shared, self.shares, budget)
 
 
-def mixture_named(text: str) -> Mixture:
-    """The mixture written as `witness=0.5,drift=0.5`, or the one selector that `text` names."""
-    if "=" not in text:
-        return Mixture((selector_named(text),))
+def mixture_of(selector: str | Selector | Mixture) -> Mixture:
+    """The mixture written as `witness=0.5,drift=0.5`, or of the one selector that is named."""
+    if isinstance(selector, Mixture):
+        return selector
+    if isinstance(selector, Selector):
+        return Mixture((selector,))
+    if "=" not in selector:
+        return Mixture((selector_named(selector),))
+    return _parsed(selector)
+
+
+def _parsed(text: str) -> Mixture:
     pairs = [part.partition("=") for part in text.split(",")]
     selectors = tuple(selector_named(name.strip()) for name, _, _ in pairs)
     return Mixture(selectors, tuple(_fraction(text, number) for _, _, number in pairs))

@@ -63,7 +63,7 @@ class DenseReference:
         group = num_q_heads // heads
         weights = self.weights.gather(-1, rows.repeat_interleave(group, dim=1))
         weights = weights * (ids >= 0).repeat_interleave(num_q_heads // ids.shape[1], dim=1)
-        kept = weights.unflatten(1, (heads, group))
+        kept = weights.reshape(weights.shape[0], heads, group, -1)
         output = (kept @ self._values(rows)).flatten(1, 2) / weights.sum(dim=-1, keepdim=True)
         return Attended(weights, output, self.output)
 
@@ -82,7 +82,8 @@ class DenseReference:
         batch, heads, _ = rows.shape
         request = torch.arange(batch, device=rows.device)[:, None, None]
         head = torch.arange(heads, device=rows.device)[:, None]
-        return self.cache.v[request, head // (heads // self.cache.num_kv_heads), rows]
+        values: Tensor = self.cache.v[request, head // (heads // self.cache.num_kv_heads), rows]
+        return values
 
 
 def measure(q: Tensor, cache: KVCache, token_ids: Tensor) -> dict[str, float]:
@@ -102,7 +103,7 @@ def recall(attended: Attended) -> Tensor:
 def output_error(attended: Attended) -> Tensor:
     """‖sparse output - dense output‖ / ‖dense output‖, a head at a time."""
     dense = attended.dense_output
-    error = torch.linalg.vector_norm(attended.output - dense, dim=-1)
+    error: Tensor = torch.linalg.vector_norm(attended.output - dense, dim=-1)
     return error / torch.linalg.vector_norm(dense, dim=-1)
 
 

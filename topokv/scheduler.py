@@ -6,8 +6,9 @@ from torch import Tensor
 
 from topokv.blocks import BlockSummary, promote_keys
 from topokv.cache import check_query, check_tensor
-from topokv.schedule import CandidateSchedule, schedule_tokens, share, token_budget
-from topokv.selectors import Selector, selector_named
+from topokv.mixture import Mixture, mixture_of
+from topokv.schedule import CandidateSchedule, schedule_tokens, token_budget
+from topokv.selectors import Selector
 
 
 class Scheduler:
@@ -26,7 +27,7 @@ class Scheduler:
         k: Tensor,
         selected_tokens: int,
         *,
-        selector: str | Selector = "drift",
+        selector: str | Selector | Mixture = "drift",
         block_size: int = 64,
         sink_blocks: int = 1,
         local_blocks: int = 2,
@@ -34,12 +35,12 @@ class Scheduler:
         seed: int = 0,
     ) -> None:
         check_tensor("k", k, "[batch, num_kv_heads, kv_len, head_dim]")
-        self.selector = selector_named(selector) if isinstance(selector, str) else selector
-        self.sharing = sharing or self.selector.sharing
+        self.mixture = mixture_of(selector)
+        self.sharing = sharing or self.mixture.sharing
         self.selected_tokens = selected_tokens
         self.sink_blocks = sink_blocks
         self.local_blocks = local_blocks
-        self.summary: BlockSummary = self.selector.summarise(
+        self.summary: BlockSummary = self.mixture.summarise(
             k, block_size, sharing=self.sharing, seed=seed
         )
 
@@ -56,10 +57,8 @@ class Scheduler:
             sink_blocks=self.sink_blocks,
             local_blocks=self.local_blocks,
         )
-        scores = self.selector.score(self.summary, q)
-        group = q.shape[1] // self.summary.num_kv_heads
-        shared = share(scores, self.sharing, self.summary.num_kv_heads, group)
-        return schedule_tokens(shared, budget)
+        scores = self.mixture.scores(self.summary, q, self.sharing, budget)
+        return schedule_tokens(scores, budget)
 
 
 def select_tokens(
@@ -67,7 +66,7 @@ def select_tokens(
     k: Tensor,
     selected_tokens: int,
     *,
-    selector: str | Selector = "drift",
+    selector: str | Selector | Mixture = "drift",
     block_size: int = 64,
     sink_blocks: int = 1,
     local_blocks: int = 2,
