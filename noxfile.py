@@ -13,7 +13,8 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -108,13 +109,14 @@ class Results:
         self.session.error(f"{step}: {reason}")
 
     @contextmanager
-    def step(self, step: record.Step) -> Iterator[list[str]]:
-        """Fail the session where a command in this step fails; yields a place for its last line."""
-        said: list[str] = []
+    def step(self, step: record.Step, last_line: Callable[[], str] = str) -> Iterator[None]:
+        """Fail the session where this step fails; `last_line` tells what a command last said."""
         try:
-            yield said
-        except (CommandFailed, OSError, ValueError) as error:
-            self.fail(step, said[-1] if said else str(error))
+            yield
+        except CommandFailed as error:
+            self.fail(step, last_line() or str(error))
+        except (OSError, ValueError) as error:
+            self.fail(step, str(error))
         except KeyboardInterrupt:
             if not self.path.exists():
                 self.leave("interrupted", step, "interrupted")
@@ -122,8 +124,8 @@ class Results:
 
 
 @contextmanager
-def heard(said: list[str]) -> Iterator[IO[str] | None]:
-    """A stream for a command's standard error: shown as it comes, its last line kept in `said`.
+def heard(said: deque[str]) -> Iterator[IO[str] | None]:
+    """A stream for a command's standard error: shown as it comes, its lines kept in `said`.
 
     None on a terminal, where the command itself must see the terminal to show its progress.
     """
@@ -136,7 +138,7 @@ def heard(said: list[str]) -> Iterator[IO[str] | None]:
         with os.fdopen(read, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 print(line, end="", file=sys.stderr, flush=True)
-                said[:] = [line.strip()] if line.strip() else said
+                said.append(line.strip())
 
     pumping = threading.Thread(target=pump)
     pumping.start()
@@ -148,40 +150,35 @@ def heard(said: list[str]) -> Iterator[IO[str] | None]:
 
 
 def install(session: nox.Session, backend: wheels.Backend, results: Results, *needs: str) -> None:
-    """The backend's torch and `needs` in the session's environment, and the build verified.
+    """Install the backend's torch, then `needs`, and verify that the build is still that one.
 
-    With `--no-venv --no-install` it is whatever torch is here, of any version, for that backend.
+    With `--no-venv --no-install` it is the torch that is here, of any version, for that backend.
     """
     own = session.virtualenv.is_sandboxed
-    shared = share_torch(session, backend, results) if own else None
-    with results.step("install") as said:
-        said.append("pip failed; its message is above")
+    if own:
+        share_torch(session, backend, results)
+    log = RESULTS.with_name(".nox") / f"{session.name}.log"
+    with results.step("install", lambda: wheels.last_error(log)):
+        log.unlink(missing_ok=True)
         # torch once more, with what else is installed: nothing may replace it.
-        session.install(*needs, f"torch=={backend.version}")
-    wrong = wheels.wrong_build(backend, installed_build(session, results), exact=own)
-    if shared is not None:
-        # Not verified, it is installed again next time, perhaps from another index.
-        (shared / "verified").touch() if wrong is None else shutil.rmtree(shared)
-    if wrong is not None:
-        results.fail("verify", wrong)
+        session.install(*needs, f"torch=={backend.version}", env={"PIP_LOG": str(log)})
+    verify(session, backend, results, exact=own)
 
 
-def share_torch(session: nox.Session, backend: wheels.Backend, results: Results) -> Path | None:
-    """The folder that holds the backend's torch, seen by this session's environment.
-
-    None where `--no-install` says to take the environment as it is.
-    """
+def share_torch(session: nox.Session, backend: wheels.Backend, results: Results) -> None:
+    """Let the session's environment see the one folder that holds the backend's torch."""
     ask = "import sys, sysconfig as s; print(sys.implementation.cache_tag, s.get_path('purelib'))"
     answer = session.run_install("python", "-c", ask, silent=True, log=False)
-    if not isinstance(answer, str):
-        return None
+    if not isinstance(answer, str):  # --no-install: the environment stays as it is
+        return
     python, site = answer.strip().split(" ", 1)
     shared = SHARED_TORCH / f"{backend.name}-{backend.wheel}-{python}"
     (Path(site) / "topokv_torch.pth").write_text(f"{shared}\n", encoding="utf-8")
     if not (shared / "verified").exists():
         shutil.rmtree(shared, ignore_errors=True)
         install_torch(session, backend, shared, results)
-    return shared
+        verify(session, backend, results)
+        (shared / "verified").touch()
 
 
 def install_torch(
@@ -189,12 +186,12 @@ def install_torch(
 ) -> None:
     """Install the backend's torch and its dependencies into the folder `target`."""
     url = wheels.index_url(backend)
-    if url and not wheels.index_answers(url):
+    answers = not url or wheels.index_answers(url)
+    if not answers:
         session.warn(f"{url} does not answer: pip's own configuration is to find torch")
-        url = ""
-    log = target.with_suffix(".log")
+    log = target.parent / f"{target.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    for ask in wheels.installs(backend, url):
+    for ask in wheels.installs(backend, url if answers else ""):
         log.unlink(missing_ok=True)
         session.install(
             *("--target", str(target), ask.requirement, *ask.options),
@@ -204,16 +201,20 @@ def install_torch(
         )
         if (target / "torch").is_dir():
             return
-    results.fail("install", wheels.not_installed(backend, url, log))
+    results.fail("install", wheels.not_installed(backend, url, answers, wheels.last_error(log)))
 
 
-def installed_build(session: nox.Session, results: Results) -> wheels.Build:
-    """The torch that the session's Python imports."""
+def verify(
+    session: nox.Session, backend: wheels.Backend, results: Results, *, exact: bool = True
+) -> None:
+    """Fail the session unless the torch that its Python imports is the backend's build."""
     answer = str(session.run("python", "-m", "topokv.wheels", silent=True, success_codes=[0, 1]))
-    line = answer.strip().splitlines()[-1]
-    if not line.startswith("{"):
-        results.fail("verify", line)
-    return wheels.Build(**json.loads(line))
+    last_line = answer.strip().splitlines()[-1]
+    if not last_line.startswith("{"):
+        results.fail("verify", last_line)
+    wrong = wheels.wrong_build(backend, wheels.Build(**json.loads(last_line)), exact=exact)
+    if wrong is not None:
+        results.fail("verify", wrong)
 
 
 def usable_device(backend: wheels.Backend, results: Results, options: Asked) -> probe.Probe:
@@ -257,7 +258,8 @@ def run_bench(session: nox.Session, backend: wheels.Backend) -> None:
         session.skip(found.reason)
     install(session, backend, results, *LIGHT, "numpy")
     own = ("--device", backend.device, "--output", str(results.path))
-    with results.step("benchmark") as said, heard(said) as stderr:
+    said: deque[str] = deque(maxlen=1)
+    with results.step("benchmark", lambda: " ".join(said)), heard(said) as stderr:
         session.run("python", "-m", "topokv", "bench", *options.bench, *own, stderr=stderr)
 
 

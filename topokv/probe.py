@@ -149,7 +149,7 @@ def _cuda(root: Path) -> Probe:
     """What the CUDA driver library says; it honours CUDA_VISIBLE_DEVICES itself."""
     cuda = _load(CUDA_LIBRARIES)
     if cuda is None:
-        raise NoDeviceError("there is no NVIDIA driver: libcuda was not found")
+        raise NoDeviceError("no NVIDIA driver (libcuda was not found)")
     code = cuda.cuInit(0)
     count = ctypes.c_int(0)
     if code == 0:
@@ -240,7 +240,7 @@ def _open_kfd(root: Path) -> None:
             raise NoDeviceError(
                 "WSL2 has no /dev/kfd to ask; TOPOKV_DEVICE_ROCM=usable says that the GPU is there"
             ) from None
-        raise NoDeviceError("there is no AMD GPU driver: /dev/kfd does not exist") from None
+        raise NoDeviceError("no AMD GPU driver (/dev/kfd does not exist)") from None
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise NoDeviceError(

@@ -17,7 +17,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -149,23 +148,25 @@ def installs(backend: Backend, url: str) -> tuple[Install, ...]:
     tagged = Install(f"torch=={backend.wheel}", options)
     if url == backend.index.format(tag=backend.tag) or not backend.untagged:
         return (tagged,)
-    untagged = Install(f"torch=={backend.version}", options)
-    return (tagged,) if untagged == tagged else (tagged, untagged)
+    untagged = Install(f"torch==={backend.version}", options)
+    return (tagged, untagged)
 
 
-def not_installed(backend: Backend, url: str, log: Path) -> str:
+def not_installed(backend: Backend, url: str, answers: bool, error: str) -> str:
     """The line for a torch that pip did not install: what, from where, why, and what to set."""
-    where = f"from {url}" if url else "with pip's own configuration"
-    return f"no torch {backend.wheel} {where}: {_last_error(log)}; {_remedy(backend)}"
+    who = f"{url} has" if url and answers else "pip's own configuration has"
+    silent = f"{url} does not answer and " if url and not answers else ""
+    return f"{silent}{who} no torch {backend.wheel} ({error or 'pip failed'}); {_remedy(backend)}"
 
 
-def _last_error(log: Path) -> str:
-    """The last error in a log of pip's."""
-    with suppress(OSError):
-        _, found, error = log.read_text(encoding="utf-8", errors="replace").rpartition(" ERROR: ")
-        if found:
-            return error.partition("\n")[0].strip()
-    return "pip failed"
+def last_error(log: Path) -> str:
+    """The last error in a log of pip's; empty where there is none."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    errors = re.findall(r"^\S+ ERROR: (?!ResolutionImpossible)(.+)$", text, re.MULTILINE)
+    return errors[-1].strip().rstrip(".") if errors else ""
 
 
 def wrong_build(backend: Backend, build: Build, *, exact: bool = True) -> str | None:
@@ -193,8 +194,8 @@ def _names_both(backend: Backend, build: Build) -> str:
 
 def _remedy(backend: Backend) -> str:
     return (
-        f"set {backend.index_variable} to an index that has it (empty: pip's own configuration), "
-        "or name another build after --: --torch-version VERSION+TAG"
+        f"set {backend.index_variable} to an index that has it, "
+        "or choose another build: -- --torch-version VERSION+TAG"
     )
 
 
