@@ -24,7 +24,9 @@ class Command:
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command("bench", "measure sparse against dense decode attention"),
     Command("report", "merge result files into one comparison table"),
+    Command("compare", "judge one run against another of the same machine"),
     Command("capture", "save a real model's q, K and V to a file"),
 )
 
