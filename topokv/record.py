@@ -8,13 +8,14 @@ null) for each metric, so that a new metric needs no change here. Standard libra
 from __future__ import annotations
 
 import json
-import math
-import os
-import tempfile
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+from topokv.files import read_text, write_text
 
 SCHEMA = "topokv-results"
 SCHEMA_VERSION = 1
@@ -29,6 +30,10 @@ KINDS: tuple[str, ...] = ("bench", "quality", "tests")
 STATUSES: tuple[str, ...] = ("ok", "skipped", "failed", "oom", "interrupted")
 STEPS: tuple[str, ...] = ("probe", "install", "verify", "collect", "test", "benchmark")
 PROVENANCES: tuple[str, ...] = ("measured", "published")
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+# Deeper than anything written here, and shallow enough for whoever writes it down again.
+_DEEPEST = 8
 
 
 class ResultFileError(ValueError):
@@ -159,8 +164,8 @@ def from_json(data: object, name: str, *, with_samples: bool = True) -> Run:
         created=at.down("created").text(top.get("created")),
         provenance=at.down("provenance").one_of(top.get("provenance", "measured"), PROVENANCES),
         command=at.down("command").texts(top.get("command", [])),
-        environment=at.down("environment").mapping(top.get("environment", {})),
-        settings=at.down("settings").mapping(top.get("settings", {})),
+        environment=at.down("environment").plain_mapping(top.get("environment", {})),
+        settings=at.down("settings").plain_mapping(top.get("settings", {})),
         rows=tuple(
             _row_from_json(row, at.down(f"rows[{i}]"), with_samples) for i, row in enumerate(rows)
         ),
@@ -214,6 +219,22 @@ class _Cursor:
             raise self.expected("a list", value)
         return value
 
+    def plain_mapping(self, value: object) -> dict[str, Any]:
+        """An object of JSON values that any program can write down again."""
+        found = self.mapping(value)
+        self._require_plain(found, _DEEPEST)
+        return found
+
+    def _require_plain(self, value: object, depth: int) -> None:
+        if depth == 0:
+            raise self.error(f"nested more than {_DEEPEST} deep")
+        if isinstance(value, dict | list):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for name, item in items:
+                self.down(str(name))._require_plain(item, depth - 1)
+        elif isinstance(value, int | float):
+            self.number(value + 0)
+
     def text(self, value: object) -> str:
         if not isinstance(value, str):
             raise self.expected("a string", value)
@@ -233,6 +254,7 @@ class _Cursor:
     def count(self, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self.expected("a whole number, 0 or more", value)
+        self.number(value)
         return value
 
     def optional_count(self, value: object) -> int | None:
@@ -241,7 +263,7 @@ class _Cursor:
     def number(self, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.expected("a number", value)
-        if not math.isfinite(value):
+        if not abs(value) <= sys.float_info.max:
             raise self.expected("a finite number", value)
         return value
 
@@ -258,18 +280,8 @@ def _shown(value: object) -> str:
 
 
 def write_json(path: Path, data: object) -> None:
-    """`data` at `path`, whole or not at all: written beside, synced, then renamed over."""
-    text = json.dumps(data, allow_nan=False, indent=1)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    """`data` at `path`, whole or not at all."""
+    write_text(path, json.dumps(data, allow_nan=False, indent=1) + "\n")
 
 
 def write(path: Path, run: Run) -> None:
@@ -291,12 +303,27 @@ def load_json(path: Path, *, bare_nan: bool = False) -> object:
     NaN and Infinity are not JSON and are refused, unless `bare_nan`: other programs write them.
     """
     constant = float if bare_nan else _refuse_constant
+    text = _text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=constant)
+        data: object = json.loads(text, parse_constant=constant)
+        # Half a surrogate pair is JSON, but no text that could be written down again.
+        if _SURROGATE.search(text):
+            plain = json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
+            data = json.loads(plain, parse_constant=constant)
+        return data
+    except RecursionError as error:
+        raise ResultFileError(f"{path}: not JSON: nested too deeply") from error
+    except ValueError as error:
+        raise ResultFileError(f"{path}: not JSON: {error}") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path)
     except OSError as error:
         raise ResultFileError(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    except (ValueError, RecursionError) as error:
-        raise ResultFileError(f"{path}: not JSON: {error}") from error
+    except ValueError as error:
+        raise ResultFileError(f"{path}: {error}") from error
 
 
 def _refuse_constant(name: str) -> float:

@@ -13,6 +13,7 @@ PACKAGE = Path(topokv.__file__).parent
 
 # Rooms from the ground up: a room imports only from rooms below its own line.
 FLOORS = (
+    {"files"},
     {"intervals", "machine", "probe", "progress", "record", "schedule", "texts", "wheels"},
     {"cache"},
     {"blocks", "captures", "environment", "timing"},
