@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from topokv.files import replacing
 
 FORMAT = "topokv-capture"
 VERSION = "1"
@@ -63,20 +64,17 @@ class Capture:
 
 
 def save_capture(path: Path, capture: Capture) -> None:
-    """Write `capture` to `path`, whole or not at all: written beside, then renamed over."""
+    """Write `capture` to `path`, whole or not at all."""
     tensors = {"positions": torch.tensor(capture.positions, dtype=torch.int64)}
     for index, layer in capture.layers.items():
         for part in "qkv":
             tensors[f"layers.{index}.{part}"] = getattr(layer, part).contiguous()
     metadata = {**capture.metadata, "format": FORMAT, "version": VERSION}
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        save_file(tensors, beside, metadata)
-        beside.replace(path)
+        with replacing(path) as beside:
+            save_file(tensors, beside, metadata)
     except SafetensorError as error:
         raise OSError(f"{path}: can't be written: {error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def load_capture(path: Path, layers: Collection[int] | None = None) -> Capture:

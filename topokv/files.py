@@ -66,6 +66,11 @@ def read_text(path: Path) -> str:
         raise ValueError(f"not UTF-8 (byte {error.start})") from error
 
 
+def shown(path: str | Path) -> str:
+    """A path as one line of text that any file or terminal takes; `?` for what is not a letter."""
+    return "".join(sign if sign.isprintable() else "?" for sign in str(path))
+
+
 def require_regular(path: Path) -> None:
     """Raise OSError where `path` is there and is a folder, a device or a pipe."""
     try:

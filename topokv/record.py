@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from topokv.files import read_text, write_text
+from topokv.files import read_text, shown, write_text
 
 SCHEMA = "topokv-results"
 SCHEMA_VERSION = 1
@@ -294,7 +294,7 @@ def read(path: Path) -> Run:
 
     Raises ResultFileError, in one line, for a file that is missing, not JSON or not a results file.
     """
-    return from_json(load_json(path), str(path))
+    return from_json(load_json(path), shown(path))
 
 
 def load_json(path: Path, *, bare_nan: bool = False) -> object:
@@ -312,18 +312,18 @@ def load_json(path: Path, *, bare_nan: bool = False) -> object:
             data = json.loads(plain, parse_constant=constant)
         return data
     except RecursionError as error:
-        raise ResultFileError(f"{path}: not JSON: nested too deeply") from error
+        raise ResultFileError(f"{shown(path)}: not JSON: nested too deeply") from error
     except ValueError as error:
-        raise ResultFileError(f"{path}: not JSON: {error}") from error
+        raise ResultFileError(f"{shown(path)}: not JSON: {error}") from error
 
 
 def _text(path: Path) -> str:
     try:
         return read_text(path)
     except OSError as error:
-        raise ResultFileError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise ResultFileError(f"{shown(path)}: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:
-        raise ResultFileError(f"{path}: {error}") from error
+        raise ResultFileError(f"{shown(path)}: {error}") from error
 
 
 def _refuse_constant(name: str) -> float:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from typing import NoReturn
 
 import topokv
+from topokv.files import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +36,16 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 
-def build_parser() -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as all errors are."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help\n")
+
+
+def build_parser() -> Parser:
     """The whole command line as one parser."""
-    parser = argparse.ArgumentParser(prog="topokv", description=topokv.__doc__.splitlines()[0])
+    parser = Parser(prog="topokv", description=topokv.__doc__.splitlines()[0])
     parser.add_argument("--version", action="version", version=f"topokv {topokv.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
@@ -45,20 +57,51 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command: 0 fine, 1 a failure that was measured, 2 bad input, in one line."""
-    args = build_parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = args.run
+    """Run one command: 0 fine, 1 a failure that was measured, 2 bad input, 130 interrupted.
+
+    What went wrong is one line on standard error.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A letter that the terminal's encoding lacks is no reason to lose the rest.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    code = _run(argv)
+    return code if _flushed() else max(code, 1)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    name = "topokv"
     try:
-        return run(args)
-    except (ValueError, OSError) as error:
-        print(f"topokv {args.command}: {_one_line(error)}", file=sys.stderr)
+        args = build_parser().parse_args(argv)
+        name = f"topokv {args.command}"
+        code: int = args.run(args)
+    except BrokenPipeError:
+        # Who reads our output has seen enough.
+        return 1
+    except (ValueError, OSError, ImportError) as error:
+        print(f"{name}: {_one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"topokv {args.command}: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return 130
+    return code
+
+
+def _flushed() -> bool:
+    """Whether all output could be written; the rest is dropped, or Python would try it again."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"topokv: standard output: {_one_line(error)}", file=sys.stderr)
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.filename}: {error.strerror.lower()}"
+    if isinstance(error, OSError) and error.strerror:
+        reason = error.strerror.lower()
+        return reason if error.filename is None else f"{shown(error.filename)}: {reason}"
     return " ".join(str(error).split()) or type(error).__name__

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from topokv.files import write_text
+
 if TYPE_CHECKING:
     from topokv.report.report import Report, Request
 
@@ -94,15 +96,19 @@ def _write_all(report: Report, folder: Path) -> None:
 
     texts = {form: form.render(report) for form in FORMATS}
     folder.mkdir(parents=True, exist_ok=True)
-    for form, text in texts.items():
+    # Files first: who reads the text may stop reading it.
+    for form, text in sorted(texts.items(), key=lambda pair: pair[0].name == "text"):
         _put(text, None if form.name == "text" else folder / f"comparison{form.suffix}")
 
 
 def _put(text: str, path: Path | None) -> None:
     if path is None:
         sys.stdout.write(text)
-    else:
+    elif path.exists() and not path.is_file():
+        # A pipe or a device is written to, not replaced.
         path.write_text(text, encoding="utf-8")
+    else:
+        write_text(path, text)
 
 
 def _words(text: str) -> tuple[str, ...]:

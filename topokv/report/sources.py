@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from topokv.files import shown
 from topokv.record import ResultFileError, Run, from_json, load_json
 from topokv.report import pytest_json
 from topokv.report.entries import Entry, Suite, machine_order
@@ -67,9 +68,11 @@ def find(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         inside = [path] if not path.is_dir() else sorted(_files_in(path))
         if not path.exists():
-            raise ResultFileError(f"{path}: no such file or folder")
+            raise ResultFileError(f"{shown(path)}: no such file or folder")
         if not inside:
-            raise ResultFileError(f"{path}: no result files; `topokv bench` leaves one there")
+            raise ResultFileError(
+                f"{shown(path)}: no result files; `topokv bench` leaves one there"
+            )
         found |= {file.resolve(): file for file in inside}
     return list(found.values())
 
@@ -83,7 +86,7 @@ def _files_in(folder: Path) -> Iterator[Path]:
 
 
 def _read_into(path: Path, entries: list[Entry], suites: list[Suite]) -> None:
-    source = str(path)
+    source = shown(path)
     data = load_json(path, bare_nan=True)
     if isinstance(data, dict) and pytest_json.looks_like(data):
         suites.append(pytest_json.suite(data, source))
