@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import site
 import sys
 import tempfile
@@ -14,6 +13,9 @@ import pytest
 
 from topokv import wheels
 
+# The asserts of what is shared explain themselves as those of test files do.
+pytest.register_assert_rewrite("device_checks")
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_json_modifyreport(json_report: dict[str, Any]) -> None:
@@ -21,9 +23,18 @@ def pytest_json_modifyreport(json_report: dict[str, Any]) -> None:
     places = _places(Path(json_report["root"]))
     for name, value in json_report.items():
         json_report[name] = _without(places, value)
-    build = wheels.installed_build()
-    backend = os.environ.get("TOPOKV_BACKEND", build.backend)
-    json_report["topokv"] = {"backend": backend, "environment": _environment(build)}
+    backend = os.environ.get("TOPOKV_BACKEND", wheels.installed_build().backend)
+    json_report["topokv"] = {"backend": backend, "environment": _environment()}
+
+
+def _environment() -> dict[str, Any]:
+    """The environment as benchmarks record it, of the device that the tests could use."""
+    import torch
+
+    from topokv.environment import backend_of, describe
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return describe(device, backend_of(device))
 
 
 def _places(root: Path) -> list[tuple[str, str]]:
@@ -50,16 +61,3 @@ def _without(places: list[tuple[str, str]], value: Any) -> Any:
         for place, shown in places:
             value = value.replace(place, shown)
     return value
-
-
-def _environment(build: wheels.Build) -> dict[str, Any]:
-    version, _, tag = build.version.partition("+")
-    return {
-        "torch": version,
-        "torch_build": tag or None,
-        "torch_cuda": build.runtimes["cuda"],
-        "torch_hip": build.runtimes["hip"],
-        "python": platform.python_version(),
-        "os": platform.system(),
-        "machine": platform.machine(),
-    }
