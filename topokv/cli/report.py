@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=names(),
         help="write this format alone, to standard output or --output; without it the text is "
-        "printed and comparison.md, .csv and .json are written",
+        "printed, and comparison.md, .csv and .json and report.html are written",
     )
     parser.add_argument(
         "--output",
@@ -40,6 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="the file to write with --format; the folder to write into without it "
         "(default: results)",
+    )
+    parser.add_argument(
+        "--plots", type=Path, metavar="FOLDER", help="write each picture there as SVG and PNG"
+    )
+    parser.add_argument(
+        "--github-summary",
+        action="store_true",
+        help="add the Markdown to the summary of this GitHub Actions step",
     )
     parser.add_argument(
         "--columns", default="", metavar="NAMES", help="only these columns, separated by commas"
@@ -65,6 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from topokv.report.formats import format_named
+    from topokv.report.github import append_summary
+    from topokv.report.plots import write_plots
     from topokv.report.report import build
 
     report = build(_request(args))
@@ -74,6 +84,10 @@ def run(args: argparse.Namespace) -> int:
         _put(format_named(args.format).render(report), args.output)
     else:
         _write_all(report, args.output or RESULTS)
+    if args.plots:
+        write_plots(report, args.plots)
+    if args.github_summary:
+        append_summary(report)
     return int(report.failed or (args.strict and bool(report.refused)))
 
 
@@ -92,13 +106,22 @@ def _request(args: argparse.Namespace) -> Request:
 
 def _write_all(report: Report, folder: Path) -> None:
     """Print the text; write the other formats to `folder`, all rendered before one is written."""
-    from topokv.report.formats import FORMATS
+    from topokv.report.extra import MissingExtraError
+    from topokv.report.formats import FORMATS, format_named
 
-    texts = {form: form.render(report) for form in FORMATS}
+    texts: dict[Path, str] = {}
+    for form in FORMATS:
+        try:
+            if form.file:
+                texts[folder / form.file] = form.render(report)
+        except MissingExtraError as error:
+            print(f"topokv report: {form.file} is left out: {error}", file=sys.stderr)
+    shown = format_named("text").render(report)
     folder.mkdir(parents=True, exist_ok=True)
     # Files first: who reads the text may stop reading it.
-    for form, text in sorted(texts.items(), key=lambda pair: pair[0].name == "text"):
-        _put(text, None if form.name == "text" else folder / f"comparison{form.suffix}")
+    for path, text in texts.items():
+        _put(text, path)
+    _put(shown, None)
 
 
 def _put(text: str, path: Path | None) -> None:

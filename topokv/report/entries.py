@@ -40,10 +40,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """The tests of one backend on one machine, or why they never ran.
+    """The tests of one backend on one machine, or a run of any kind that never began, and why.
 
-    `skips` counts each reason for a skipped test; a suite that never ran has zero counts and a
-    reason.
+    `skips` counts each reason for a skipped test.
     """
 
     run: Run
@@ -57,6 +56,11 @@ class Suite:
     seconds: float | None = None
     failures: tuple[Failure, ...] = ()
     skips: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def ran(self) -> bool:
+        """Whether any test was collected, so that its counts mean something."""
+        return self.passed + self.failed + self.skipped > 0
 
     @property
     def machine(self) -> MachineKey:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from topokv.report.entries import Cell
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -31,8 +29,9 @@ def significant(value: float, digits: int = 3) -> str:
         return "0"
     if not 1e-4 <= abs(value) < 1e7:
         return f"{value:.{digits - 1}e}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:.{decimals}f}"
+    # The exponent after rounding: 9.996 has two digits before the point.
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    return f"{value:.{max(0, digits - 1 - exponent)}f}"
 
 
 def _bytes(value: float) -> str:

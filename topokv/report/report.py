@@ -9,6 +9,7 @@ from pathlib import Path
 from topokv.report.columns import Column, columns_for, named
 from topokv.report.entries import Entry, Suite
 from topokv.report.filters import condition, kept, ordered
+from topokv.report.findings import sentences
 from topokv.report.groups import Legend, legend
 from topokv.report.sources import collect
 from topokv.report.table import Layout, Section, sections
@@ -40,6 +41,16 @@ class Report:
 
     def sections(self) -> list[Section]:
         return sections(self.entries, self.legend.names, self.layout)
+
+    def answer(self) -> list[str]:
+        """Which selector to use and what it gains, in sentences; nothing without rows."""
+        return sentences(self.entries, self.legend.names) if self.entries else []
+
+    @property
+    def sources(self) -> set[str]:
+        """The files that the report was made from."""
+        entries = {entry.source for entry in self.entries}
+        return entries | {suite.source for suite in self.suites}
 
     @property
     def failed(self) -> bool:

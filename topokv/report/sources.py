@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from topokv.files import shown
-from topokv.record import ResultFileError, Run, from_json, load_json
+from topokv.record import ResultFileError, Row, Run, from_json, load_json
 from topokv.report import pytest_json
 from topokv.report.entries import Entry, Suite, machine_order
 
@@ -92,18 +92,21 @@ def _read_into(path: Path, entries: list[Entry], suites: list[Suite]) -> None:
         suites.append(pytest_json.suite(data, source))
         return
     run = from_json(data, source, with_samples=False)
-    if run.kind == "tests":
-        suites.extend(_suites_of(run, source))
-    else:
-        head = replace(run, rows=())
-        entries.extend(Entry(row=row, run=head, source=source) for row in run.rows)
-
-
-def _suites_of(run: Run, source: str) -> Iterator[Suite]:
-    """A run of kind tests: pytest never ran, and its row says at which step it ended and why."""
     head = replace(run, rows=())
     for row in run.rows:
-        yield Suite(run=head, source=source, status=row.status, step=row.step, reason=row.reason)
+        if _never_began(row):
+            suites.append(_suite(head, row, source))
+        else:
+            entries.append(Entry(row=row, run=head, source=source))
+
+
+def _never_began(row: Row) -> bool:
+    """Whether the row asks nothing: its run ended before the first measurement or test."""
+    return all(value is None for value in row.key)
+
+
+def _suite(run: Run, row: Row, source: str) -> Suite:
+    return Suite(run=run, source=source, status=row.status, step=row.step, reason=row.reason)
 
 
 def _entry_identity(entry: Entry) -> tuple[Any, ...]:
@@ -111,7 +114,7 @@ def _entry_identity(entry: Entry) -> tuple[Any, ...]:
 
 
 def _suite_identity(suite: Suite) -> tuple[Any, ...]:
-    return suite.machine
+    return (suite.run.kind, suite.machine)
 
 
 def _newest(items: Iterable[_Item], identity: Any) -> tuple[list[_Item], list[str]]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from topokv.report.entries import MachineKey, Suite, torch_of
 from topokv.report.notes import ending
 
-HEADERS = ("tests on", "torch", "device", "passed", "failed", "skipped", "seconds", "status")
+HEADERS = ("what", "on", "torch", "device", "passed", "failed", "skipped", "seconds", "status")
 # Which of HEADERS are numbers.
-COUNTED = (3, 4, 5, 6)
+COUNTED = (4, 5, 6, 7)
 MOST_FAILURES = 20
 
 
@@ -17,12 +17,11 @@ def cells(suite: Suite, names: dict[MachineKey, str]) -> tuple[str, ...]:
     """The suite's line, one text for each of HEADERS."""
     env = suite.run.environment
     return (
+        suite.run.kind,
         names[suite.machine],
         torch_of(suite.run),
         str(env.get("device") or ""),
-        str(suite.passed),
-        str(suite.failed),
-        str(suite.skipped),
+        *(str(n) if suite.ran else "" for n in (suite.passed, suite.failed, suite.skipped)),
         "" if suite.seconds is None else f"{suite.seconds:.1f}",
         suite.status,
     )
@@ -45,7 +44,12 @@ def remarks(suite: Suite, name: str) -> list[str]:
 
 
 def all_remarks(suites: Sequence[Suite], names: dict[MachineKey, str]) -> list[str]:
-    return [line for suite in suites for line in remarks(suite, names[suite.machine])]
+    """Those of all suites, each begun with what it was and where."""
+    return [
+        line
+        for suite in suites
+        for line in remarks(suite, f"{suite.run.kind} on {names[suite.machine]}")
+    ]
 
 
 def _skipped(count: int) -> str:

@@ -19,7 +19,8 @@ def test_report_prints_a_table_and_leaves_markdown_csv_and_json(command, save, m
     save("results/bench-cpu.json", make())
     code, out, err = command()
     assert (code, err) == (0, "")
-    assert out.startswith("Benchmark: gaussian (cpu)\n")
+    assert out.startswith("At 1,024 of 2,048 tokens use witness: it keeps 95 % of the attention")
+    assert "\nBenchmark: gaussian (cpu)\n" in out
     left = {path.name for path in (tmp_path / "results").iterdir()}
     assert {"comparison.md", "comparison.csv", "comparison.json"} <= left
 
@@ -41,7 +42,7 @@ def test_output_takes_the_file_of_a_format(command, save, make, tmp_path):
     path = save("bench-cpu.json", make())
     code, out, _ = command(path, "--format", "markdown", "--output", "table.md")
     assert (code, out) == (0, "")
-    assert (tmp_path / "table.md").read_text().startswith("### Benchmark: gaussian")
+    assert (tmp_path / "table.md").read_text().startswith("**At 1,024 of 2,048 tokens use wit")
 
 
 @pytest.mark.parametrize(("status", "code"), [("failed", 1), ("skipped", 0)])

@@ -11,11 +11,14 @@ from topokv.report.report import Report
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format's name, the suffix of its files, and the module whose `render(report)` writes it."""
+    """A format's name, the module whose `render(report)` writes it, and the file it is kept in.
+
+    `file` is what a report without `--format` leaves; None where it leaves none.
+    """
 
     name: str
-    suffix: str
     module: str
+    file: str | None = None
 
     def render(self, report: Report) -> str:
         """The report as this format's text; the module is loaded only now."""
@@ -24,10 +27,12 @@ class Format:
 
 
 FORMATS = (
-    Format("text", ".txt", "as_text"),
-    Format("markdown", ".md", "as_markdown"),
-    Format("csv", ".csv", "as_csv"),
-    Format("json", ".json", "as_json"),
+    Format("text", "as_text"),
+    Format("markdown", "as_markdown", "comparison.md"),
+    Format("csv", "as_csv", "comparison.csv"),
+    Format("json", "as_json", "comparison.json"),
+    Format("html", "as_html", "report.html"),
+    Format("benchmark-json", "as_benchmark_json"),
 )
 
 

@@ -33,7 +33,7 @@ def _cell(name: str, cell: Any, entry: Entry) -> Any:
 def _suite_record(suite: Suite, known: set[str], with_counts: bool) -> dict[str, Any]:
     env = suite.run.environment
     shared: dict[str, Any] = {
-        "kind": "tests",
+        "kind": suite.run.kind,
         "backend": suite.run.backend,
         "device": env.get("device"),
         "torch": env.get("torch"),

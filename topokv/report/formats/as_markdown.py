@@ -27,8 +27,12 @@ def render(report: Report) -> str:
 
 def blocks(report: Report) -> Iterator[str]:
     """The report's parts in order, each a whole piece of Markdown."""
+    first, *rest = report.answer() or [""]
+    if first:
+        yield f"**{escaped(first)}**"
+        yield from _bullets(rest)
     if report.suites:
-        yield "### Tests"
+        yield "### Tests and sessions"
         yield _suites(report)
         yield from _bullets(suites.all_remarks(report.suites, report.legend.names))
     for part in report.sections():

@@ -23,14 +23,15 @@ def render(report: Report, width: int | None = None) -> str:
     """
     limit = width or shutil.get_terminal_size((120, 24)).columns
     fixed = report.layout.wide or report.layout.columns is not None
-    parts = [_suites(report, limit)] if report.suites else []
+    parts = ["\n".join(_wrapped(report.answer(), limit))]
+    parts += [_suites(report, limit)] if report.suites else []
     for part in report.sections():
         if fixed:
             parts.append(_written(part, Grid.full(part)))
         else:
             parts += [_written(piece, _fitted(piece, limit)) for piece in _pieces(part, limit)]
     parts.append("\n".join(_wrapped([*report.legend.lines(), *report.passed_over], limit)))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _suites(report: Report, width: int) -> str:
