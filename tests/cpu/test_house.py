@@ -71,6 +71,13 @@ def test_torch_is_not_loaded_before_it_is_used(code):
     assert subprocess.run([sys.executable, "-c", check], cwd=PACKAGE.parent).returncode == 0
 
 
+def test_every_command_file_is_on_the_command_line():
+    from topokv.cli import COMMANDS
+
+    files = {path.stem for path in (PACKAGE / "cli").glob("*.py")} - {"__init__"}
+    assert files == {command.name for command in COMMANDS}
+
+
 def test_every_public_name_loads():
     assert all(getattr(topokv, name) is not None for name in topokv.__all__)
 

@@ -33,6 +33,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("report", "merge result files into one comparison table"),
     Command("compare", "judge one run against another of the same machine"),
     Command("capture", "save a real model's q, K and V to a file"),
+    Command("devices", "say which backends can be used here, and if not, why"),
 )
 
 
