@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ class Model:
     """A causal language model, its tokenizer, and what its files say of where it comes from."""
 
     name: str
-    file: str
+    identity: Mapping[str, str]
     license: str
     tokenizer: Any
     network: Any
@@ -46,7 +48,7 @@ class Model:
         """What a capture of this model says of it and of what ran it."""
         return {
             "model": self.name,
-            "model_file": self.file,
+            **self.identity,
             "license": self.license,
             "torch": torch.__version__,
             "transformers": version("transformers"),
@@ -143,24 +145,49 @@ def _stored(tensor: Tensor) -> Tensor:
     return tensor.to("cpu", torch.float16 if fits else torch.bfloat16, copy=True)
 
 
-def capture_positions(num_tokens: int, num_positions: int) -> tuple[int, ...]:
-    """Positions whose queries are kept: the last token, the others even over the last quarter.
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be captured of a text: so many tokens and queries, of all layers or of some.
 
-    Apart, so that they are different samples; in no step with a block size, so that partial last
-    blocks are among them.
+    Raises ValueError for fewer than 2 tokens and for more queries than tokens.
     """
-    first, last = num_tokens - max(num_tokens // 4, num_positions), num_tokens - 1
-    steps = max(num_positions - 1, 1)
-    return tuple(last - (last - first) * i // steps for i in reversed(range(num_positions)))
+
+    num_tokens: int
+    num_positions: int
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_tokens < 2:
+            raise ValueError(f"tokens must be at least 2, got {self.num_tokens}")
+        if not 1 <= self.num_positions <= self.num_tokens:
+            raise ValueError(
+                f"positions must be from 1 to tokens ({self.num_tokens}), got {self.num_positions}"
+            )
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What a capture says of the part of the text and of the model that it holds."""
+        named = "all" if self.layers is None else ",".join(map(str, sorted(set(self.layers))))
+        return {"tokens": str(self.num_tokens), "layers": named}
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Positions whose queries are kept: the last token, others even over the last quarter.
+
+        Apart, so that they are different samples; in no step with a block size, so that partial
+        last blocks are among them.
+        """
+        last = self.num_tokens - 1
+        first = last + 1 - max(self.num_tokens // 4, self.num_positions)
+        steps = max(self.num_positions - 1, 1)
+        places = reversed(range(self.num_positions))
+        return tuple(last - (last - first) * place // steps for place in places)
 
 
 def capture_text(
     model: Model,
     text: Text,
-    *,
-    num_tokens: int,
-    num_positions: int,
-    layers: Collection[int] | None,
+    wish: Wish,
     progress: Progress = lambda _: None,
 ) -> tuple[Capture, dict[int, str]]:
     """What `model`'s attention read over the first `num_tokens` tokens of `text`.
@@ -169,17 +196,16 @@ def capture_text(
     earlier tokens; with None, those that are not are left out. Raises ValueError where the text or
     the model's context is too short, or where no layer is left.
     """
-    wanted = _wanted_layers(model, layers)
-    tokens = _tokens(model, text.content, num_tokens)
-    positions = capture_positions(num_tokens, num_positions)
-    recorder = _Recorder(torch.tensor(positions), wanted, progress)
+    wanted = _wanted_layers(model, wish.layers)
+    tokens = _tokens(model, text.content, wish.num_tokens)
+    recorder = _Recorder(torch.tensor(wish.positions), wanted, progress)
     _prefill(model, tokens, recorder)
-    if not recorder.layers or (layers is not None and recorder.refused):
+    if not recorder.layers or (wish.layers is not None and recorder.refused):
         index, reason = next(iter(recorder.refused.items()), (wanted[0], "the model never ran it"))
         raise ValueError(f"layer {index} of {model.name} can't be captured: {reason}")
     layers_kept = dict(sorted(recorder.layers.items()))
-    metadata = {**model.metadata, **text.metadata, "tokens": str(num_tokens)}
-    return Capture(text.name, positions, layers_kept, metadata), recorder.refused
+    metadata = {**model.metadata, **text.metadata, **wish.metadata}
+    return Capture(text.name, wish.positions, layers_kept, metadata), recorder.refused
 
 
 def _wanted_layers(model: Model, layers: Collection[int] | None) -> tuple[int, ...]:
@@ -230,15 +256,17 @@ def load_model(path: Path, *, dtype: str = "float32", device: str = "cpu") -> Mo
     source, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
     known = {"local_files_only": True, **options}
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **known)
-        network = transformers.AutoModelForCausalLM.from_pretrained(
-            source, dtype=DTYPES[dtype], use_safetensors=True, **known
-        )
+        # Progress bars on standard error would mix with ours, and with logs.
+        with redirect_stderr(StringIO()):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **known)
+            network = transformers.AutoModelForCausalLM.from_pretrained(
+                source, dtype=DTYPES[dtype], use_safetensors=True, **known
+            )
     except Exception as error:  # transformers raises many kinds for a folder that is no model
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path}: transformers can't load it: {reason}") from error
     name, license_ = _provenance(path)
-    return Model(name, path.name, license_, tokenizer, network.to(device).eval())
+    return Model(name, model_identity(path), license_, tokenizer, network.to(device).eval())
 
 
 def _require_extra() -> None:
@@ -251,8 +279,13 @@ def _require_extra() -> None:
 
 def _stay_offline() -> None:
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
-    # Their progress bars would mix with ours, and with logs.
-    os.environ["TQDM_DISABLE"] = "1"
+
+
+def model_identity(path: Path) -> dict[str, str]:
+    """What tells a model's files from another's without reading them: name and bytes."""
+    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+    size = sum(file.stat().st_size for file in files)
+    return {"model_file": path.resolve().name, "model_bytes": str(size)}
 
 
 def _provenance(path: Path) -> tuple[str, str]:

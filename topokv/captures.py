@@ -70,11 +70,15 @@ def save_capture(path: Path, capture: Capture) -> None:
         for part in "qkv":
             tensors[f"layers.{index}.{part}"] = getattr(layer, part).contiguous()
     metadata = {**capture.metadata, "format": FORMAT, "version": VERSION}
-    try:
-        with replacing(path) as beside:
+    with replacing(path) as beside:
+        # The mode that any new file gets here: safetensors' own files are for their owner alone.
+        beside.touch()
+        mode = beside.stat().st_mode
+        try:
             save_file(tensors, beside, metadata)
-    except SafetensorError as error:
-        raise OSError(f"{path}: can't be written: {error}") from error
+        except SafetensorError as error:
+            raise OSError(f"{path}: can't be written: {error}") from error
+        beside.chmod(mode)
 
 
 def load_capture(path: Path, layers: Collection[int] | None = None) -> Capture:

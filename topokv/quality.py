@@ -104,7 +104,8 @@ def output_error(attended: Attended) -> Tensor:
     """‖sparse output - dense output‖ / ‖dense output‖, a head at a time."""
     dense = attended.dense_output
     error: Tensor = torch.linalg.vector_norm(attended.output - dense, dim=-1)
-    return error / torch.linalg.vector_norm(dense, dim=-1)
+    size: Tensor = torch.linalg.vector_norm(dense, dim=-1)
+    return error / size
 
 
 def gap_closed(recall: float, random: float, oracle: float) -> float | None:

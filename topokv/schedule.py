@@ -96,14 +96,19 @@ def share(scores: Tensor, sharing: str, num_kv_heads: int, group: int) -> Tensor
     `scores` is `[batch, num_kv_heads or 1, group or 1, num_blocks]`, 1 where a score is the same
     for all. Query heads that share a schedule have their scores summed.
     """
-    if sharing not in SHARINGS:
-        expected = ", ".join(map(repr, SHARINGS))
-        raise ValueError(f"unknown sharing {sharing!r}; expected one of {expected}")
+    check_sharing(sharing)
     if sharing == "request":
         return scores.sum(dim=(1, 2)).unsqueeze(1)
     if sharing == "kv-head":
         return scores.sum(dim=2).expand(-1, num_kv_heads, -1)
     return scores.expand(-1, num_kv_heads, group, -1).flatten(1, 2)
+
+
+def check_sharing(sharing: str) -> None:
+    """Raise ValueError, with the valid ones, for what is not a sharing."""
+    if sharing not in SHARINGS:
+        expected = ", ".join(map(repr, SHARINGS))
+        raise ValueError(f"unknown sharing {sharing!r}; expected one of {expected}")
 
 
 def mix(scores: Sequence[Tensor], shares: Sequence[float], budget: Budget) -> Tensor:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from topokv.files import read_text
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -34,11 +36,11 @@ class Text:
 
 
 def file_text(path: Path) -> Text:
-    """The text of the UTF-8 file at `path`; ValueError where it is not UTF-8 or empty."""
+    """The text of the UTF-8 file at `path`; ValueError where it is not one or is empty."""
     try:
-        content = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+        content = read_text(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     if not content.strip():
         raise ValueError(f"{path}: the text is empty")
     return Text(path.stem, content, path.name, "unknown")

@@ -19,7 +19,7 @@ FLOORS = (
     {"blocks", "captures", "environment", "timing"},
     {"selectors", "workload", "attention"},
     {"mixture", "quality", "capture"},
-    {"scheduler", "evaluation"},
+    {"scheduler", "evaluation", "capture_folder"},
     {"report", "compare"},
     {"bench"},
     {"cli"},

@@ -32,6 +32,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("bench", "measure sparse against dense decode attention"),
     Command("report", "merge result files into one comparison table"),
     Command("compare", "judge one run against another of the same machine"),
+    Command("quality", "measure what each selector keeps of a real model's attention"),
     Command("capture", "save a real model's q, K and V to a file"),
     Command("devices", "say which backends can be used here, and if not, why"),
 )

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from topokv.progress import Progress
-from topokv.texts import file_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,23 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Capture, after everything that can be checked without the model was checked."""
-    layers = parse_layers(args.layers)
-    _check(args)
-    text = file_text(args.text)
-    from topokv.capture import capture_text, load_model
+    from topokv.capture import Wish, capture_text, load_model
     from topokv.captures import save_capture
+    from topokv.texts import file_text
 
+    wish = Wish(args.tokens, args.positions, parse_layers(args.layers))
+    check_output(args.output)
+    text = file_text(args.text)
     with Progress("capture") as progress:
         progress.show(f"loading {args.model}")
         model = load_model(args.model, dtype=args.model_dtype, device=args.device)
-        capture, left_out = capture_text(
-            model,
-            text,
-            num_tokens=args.tokens,
-            num_positions=args.positions,
-            layers=layers,
-            progress=progress.show,
-        )
+        capture, left_out = capture_text(model, text, wish, progress.show)
     for layer, reason in left_out.items():
         print(f"topokv capture: layer {layer} is left out: {reason}", file=sys.stderr)
     save_capture(args.output, capture)
@@ -66,15 +59,9 @@ def parse_layers(text: str) -> tuple[int, ...] | None:
     return tuple(int(part) for part in parts)
 
 
-def _check(args: argparse.Namespace) -> None:
-    if args.tokens < 2:
-        raise ValueError(f"tokens must be at least 2, got {args.tokens}")
-    if not 1 <= args.positions <= args.tokens:
-        raise ValueError(f"positions must be 1 to tokens ({args.tokens}), got {args.positions}")
-    folder = args.output.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(
-            f"output {str(args.output)!r}: can't write into the folder {str(folder)!r}"
-        )
-    if args.output.is_dir():
-        raise ValueError(f"output {str(args.output)!r} is a folder; name a file in it")
+def check_output(path: Path) -> None:
+    """Raise ValueError unless a file can be written at `path`: found before the work, not after."""
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ValueError(f"output {str(path)!r}: can't write into the folder {str(path.parent)!r}")
+    if path.is_dir():
+        raise ValueError(f"output {str(path)!r} is a folder; name a file in it")

