@@ -19,6 +19,7 @@ from topokv.timing.sizes import (
     cpu_flush_bytes,
     gpu_flush_bytes,
     launch_share,
+    rotation_bytes,
     rotation_count,
 )
 
@@ -139,6 +140,11 @@ def test_a_rotation_touches_the_flush_size_between_two_uses_of_an_input(flush, t
     count = rotation_count(flush, touched)
     assert count == expected
     assert count == 1 or (count - 1) * touched >= flush
+
+
+def test_a_rotation_passes_twice_the_l2():
+    assert rotation_bytes(50 * MIB) == 100 * MIB
+    assert rotation_bytes(None) == 256 * MIB
 
 
 def test_a_call_that_touches_nothing_cannot_rotate():

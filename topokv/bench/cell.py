@@ -10,13 +10,13 @@ from topokv.bench.device import Context
 from topokv.bench.loaded import Choice, Loaded, choice_of
 from topokv.bench.parts import Part, failed
 from topokv.bench.plan import Cell, Settings
+from topokv.bench.replays import Replays, Sparse, replay
 from topokv.bench.verify import mismatch
 from topokv.environment import clock_share
 from topokv.record import Row
 from topokv.schedule import CandidateSchedule
-from topokv.scheduler import Scheduler
 from topokv.timing.backend import attention_backend
-from topokv.timing.faults import CpuTimes, foreign_load, peak_memory_bytes
+from topokv.timing.faults import CpuTimes, foreign_load
 from topokv.timing.rounds import Arm, Samples, StopRule, measure, median_faults
 
 # Scoring is paired with nothing: every third round is enough of it.
@@ -44,128 +44,141 @@ class Prepared:
         return " ".join(("score", *self.choice))
 
 
-def measure_cell(
-    cell: Cell, loaded: Loaded, settings: Settings, context: Context, seed: int
-) -> list[Part]:
-    """A part for each row of the cell. `seed` shuffles the rounds."""
-    dense = prepare_dense(loaded.workload.q, loaded.workload.cache)
-    dense_backend = attention_backend(dense)
-    rows = [prepare(row, cell.selected_tokens, loaded) for row in cell.rows]
-    right = [row for row in rows if row.wrong is None]
-    before = CpuTimes.now()
-    samples = _time(dense, right, loaded, settings, context, seed) if right else {}
-    conditions: Facts = {
-        "foreign_load": foreign_load(before, CpuTimes.now()),
-        "clock_share": clock_share(context.device),
-        "peak_memory_bytes": peak_memory_bytes(),
-    }
-    return [
-        _part(row, samples, loaded, context, dense_backend, conditions)
-        if row.wrong is None
-        else replace(failed(row.wrong), step="verify")
-        for row in rows
-    ]
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Everything that one cell's rounds found; `conditions` are what they ran under."""
+
+    samples: dict[str, Samples]
+    replays: Replays
+    dense_backend: str | None
+    conditions: Facts
 
 
-def prepare(row: Row, selected_tokens: int, loaded: Loaded) -> Prepared:
-    """The row's schedule and its attention over it, compared with masked dense attention."""
-    choice = choice_of(row)
-    q, cache = loaded.workload.q, loaded.workload.cache
-    schedule = _scoring(loaded.schedulers[choice], selected_tokens, loaded)()
-    attend = attention_path_named(str(row.attention)).prepare(q, cache, schedule)
-    wrong = mismatch(attend(), q, cache, schedule.token_ids)
-    return Prepared(row, choice, schedule, attend, attention_backend(attend), wrong)
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What the cells of one workload are measured with; `seed` shuffles the rounds."""
 
+    loaded: Loaded
+    settings: Settings
+    context: Context
+    seed: int
 
-def _scoring(
-    scheduler: Scheduler, selected_tokens: int, loaded: Loaded
-) -> Callable[[], CandidateSchedule]:
-    """A call that chooses so many tokens; budgets of one workload share a scheduler."""
-    q = loaded.workload.q
+    def measure(self, cell: Cell) -> list[Part]:
+        """A part for each row of the cell."""
+        rows = [self.prepare(row, cell.selected_tokens) for row in cell.rows]
+        timed = self._time([row for row in rows if row.wrong is None])
+        return [
+            self._part(row, timed)
+            if row.wrong is None
+            else replace(failed(row.wrong), step="verify")
+            for row in rows
+        ]
 
-    def choose() -> CandidateSchedule:
-        scheduler.selected_tokens = selected_tokens
-        return scheduler.schedule(q)
+    def prepare(self, row: Row, selected_tokens: int) -> Prepared:
+        """The row's schedule and its attention over it, compared with masked dense attention."""
+        choice = choice_of(row)
+        q, cache = self.loaded.workload.q, self.loaded.workload.cache
+        schedule = self._scoring(choice, selected_tokens)()
+        attend = attention_path_named(str(row.attention)).prepare(q, cache, schedule)
+        wrong = mismatch(attend(), q, cache, schedule.token_ids)
+        return Prepared(row, choice, schedule, attend, attention_backend(attend), wrong)
 
-    return choose
+    def _scoring(self, choice: Choice, selected_tokens: int) -> Callable[[], CandidateSchedule]:
+        """A call that chooses so many tokens; budgets of one workload share a scheduler."""
+        scheduler, q = self.loaded.schedulers[choice], self.loaded.workload.q
 
+        def choose() -> CandidateSchedule:
+            scheduler.selected_tokens = selected_tokens
+            return scheduler.schedule(q)
 
-def _time(
-    dense: Attend,
-    rows: Sequence[Prepared],
-    loaded: Loaded,
-    settings: Settings,
-    context: Context,
-    seed: int,
-) -> dict[str, Samples]:
-    arms = {"dense": Arm("dense", dense, repeat=True), "again": Arm("again", dense)}
-    for row in rows:
-        arms[row.arm] = Arm(row.arm, row.attend, repeat=True)
-        budget = row.schedule.budget.selected_tokens
-        choose = _scoring(loaded.schedulers[row.choice], budget, loaded)
-        arms[row.score_arm] = Arm(row.score_arm, choose, every=_SCORE_EVERY)
-    return measure(
-        list(arms.values()),
-        context.clock,
-        StopRule(settings.rounds, settings.cell_seconds),
-        warmup=settings.warmup,
-        pairs=[("dense", row.arm) for row in rows],
-        seed=seed,
-    )
+        return choose
 
+    def _time(self, rows: Sequence[Prepared]) -> Timed:
+        dense = prepare_dense(self.loaded.workload.q, self.loaded.workload.cache)
+        backend = attention_backend(dense)
+        before = CpuTimes.now()
+        samples = self._rounds(dense, rows) if rows else {}
+        conditions: Facts = {
+            "foreign_load": foreign_load(before, CpuTimes.now()),
+            "clock_share": clock_share(self.context.device),
+        }
+        return Timed(samples, self._replay(dense, rows), backend, conditions)
 
-def _part(
-    row: Prepared,
-    samples: dict[str, Samples],
-    loaded: Loaded,
-    context: Context,
-    dense_backend: str | None,
-    conditions: Facts,
-) -> Part:
-    dense, sparse = samples["dense"], samples[row.arm]
-    times = {
-        "dense_sdpa_ms": dense.cold,
-        "dense_again_ms": samples["again"].cold,
-        "sparse_selected_ms": sparse.cold,
-        "dense_warm_ms": dense.warm,
-        "sparse_warm_ms": sparse.warm,
-        "score_ms": samples[row.score_arm].cold,
-        **loaded.samples_of(row.choice),
-    }
-    faults: Facts = {"minor_faults": median_faults(sparse)}
-    return Part(
-        dense_backend=dense_backend,
-        sparse_backend=row.backend,
-        samples=times,
-        facts={**loaded.facts, **conditions, **_sizes(row, loaded), **faults},
-        flags=_flags(row, loaded, context, dense_backend),
-    )
+    def _rounds(self, dense: Attend, rows: Sequence[Prepared]) -> dict[str, Samples]:
+        arms = {"dense": Arm("dense", dense, repeat=True), "again": Arm("again", dense)}
+        for row in rows:
+            arms[row.arm] = Arm(row.arm, row.attend, repeat=True)
+            choose = self._scoring(row.choice, row.schedule.budget.selected_tokens)
+            arms[row.score_arm] = Arm(row.score_arm, choose, every=_SCORE_EVERY)
+        return measure(
+            list(arms.values()),
+            self.context.clock,
+            StopRule(self.settings.rounds, self.settings.cell_seconds),
+            warmup=self.settings.warmup,
+            pairs=[("dense", row.arm) for row in rows],
+            seed=self.seed,
+        )
 
+    def _replay(self, dense: Attend, rows: Sequence[Prepared]) -> Replays:
+        cache_bytes = self.loaded.workload.cache.num_bytes
+        sparse = [
+            Sparse(
+                name=row.arm,
+                attention=str(row.row.attention),
+                schedule=row.schedule,
+                attend=row.attend,
+                touched_bytes=int(self._density(row) * cache_bytes),
+            )
+            for row in rows
+        ]
+        stop = StopRule(self.settings.rounds, self.settings.cell_seconds / 2)
+        return replay(dense, sparse, self.loaded.workload, self.context, stop, self.seed)
 
-def _sizes(row: Prepared, loaded: Loaded) -> Facts:
-    """What the row reads and what its selector keeps, in bytes."""
-    cache = loaded.workload.cache
-    heads = max(row.schedule.token_ids.shape[1], cache.num_kv_heads)
-    density = heads * row.schedule.budget.selected_tokens / (cache.num_kv_heads * cache.kv_len)
-    scheduler = loaded.schedulers[row.choice]
-    kept = [scheduler.summary[part] for part in scheduler.mixture.parts if part != "keys"]
-    return {
-        "density": density,
-        "selected_bytes": density * cache.num_bytes,
-        "summary_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),
-    }
+    def _part(self, row: Prepared, timed: Timed) -> Part:
+        dense, sparse = timed.samples["dense"], timed.samples[row.arm]
+        times = {
+            "dense_sdpa_ms": dense.cold,
+            "dense_again_ms": timed.samples["again"].cold,
+            "sparse_selected_ms": sparse.cold,
+            "dense_warm_ms": dense.warm,
+            "sparse_warm_ms": sparse.warm,
+            "score_ms": timed.samples[row.score_arm].cold,
+        }
+        times |= self.loaded.samples_of(row.choice) | timed.replays.samples_of(row.arm)
+        return Part(
+            dense_backend=timed.dense_backend,
+            sparse_backend=row.backend,
+            samples=times,
+            facts=self._facts(row, sparse) | timed.conditions,
+            flags=self._flags(row, timed.dense_backend),
+        )
 
+    def _facts(self, row: Prepared, sparse: Samples) -> Facts:
+        """What the row reads, what its selector keeps and what the process held, in bytes."""
+        density = self._density(row)
+        scheduler = self.loaded.schedulers[row.choice]
+        kept = [scheduler.summary[part] for part in scheduler.mixture.parts if part != "keys"]
+        return {
+            **self.loaded.facts,
+            "density": density,
+            "selected_bytes": density * self.loaded.workload.cache.num_bytes,
+            "summary_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),
+            "peak_memory_bytes": self.context.peak_memory_bytes(),
+            "minor_faults": median_faults(sparse),
+        }
 
-def _flags(
-    row: Prepared, loaded: Loaded, context: Context, dense_backend: str | None
-) -> tuple[str, ...]:
-    flags = []
-    if "math" in (dense_backend, row.backend):
-        flags.append("math-fallback")
-    if context.last_cache_bytes and loaded.workload.cache.num_bytes <= context.last_cache_bytes:
-        flags.append("cache-resident")
-    if row.schedule.budget.num_scored_blocks == 0:
-        flags.append("no-scored-block")
-    if not loaded.workload.is_real:
-        flags.append("gaussian")
-    return tuple(flags)
+    def _density(self, row: Prepared) -> float:
+        """The share of K and V that the row reads; what heads read apart counts each time."""
+        cache = self.loaded.workload.cache
+        heads = max(row.schedule.token_ids.shape[1], cache.num_kv_heads)
+        return heads * row.schedule.budget.selected_tokens / (cache.num_kv_heads * cache.kv_len)
+
+    def _flags(self, row: Prepared, dense_backend: str | None) -> tuple[str, ...]:
+        workload, last_cache = self.loaded.workload, self.context.last_cache_bytes
+        rules = {
+            "math-fallback": "math" in (dense_backend, row.backend),
+            "cache-resident": bool(last_cache) and workload.cache.num_bytes <= (last_cache or 0),
+            "no-scored-block": row.schedule.budget.num_scored_blocks == 0,
+            "gaussian": not workload.is_real,
+        }
+        return tuple(flag for flag, holds in rules.items() if holds)

@@ -90,7 +90,7 @@ class Child:
                 raise ChildError(f"no answer for {self._patience:.0f} s") from None
             if line is None:
                 raise self._death()
-            yield json.loads(line)
+            yield _message(line)
 
     def go_on(self) -> None:
         """Let the worker go on; what it said is stored."""
@@ -119,6 +119,16 @@ class Child:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
+def _message(line: str) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        message = None
+    if not isinstance(message, dict) or "event" not in message:
+        raise ChildError(f"the process said what is no message: {line.strip()[:80]}")
+    return message
+
+
 def _close(file: Any) -> None:
     try:
         file.close()
@@ -131,7 +141,12 @@ def _environment() -> dict[str, str]:
     """The environment of a worker, in which a worker finds the same topokv as its parent."""
     home = str(Path(topokv.__file__).resolve().parent.parent)
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    ours = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        # A profiler that reports its own steps would bury an error's last line.
+        "KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", "99"),
+    }
+    return {**os.environ, **ours}
 
 
 def _kills_for_memory(stat: Path = Path("/proc/vmstat")) -> int:

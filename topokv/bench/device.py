@@ -11,6 +11,7 @@ from topokv.environment import backend_of
 from topokv.machine import cache_bytes, physical_cores
 from topokv.timing.cpu import CpuClock
 from topokv.timing.cuda import EventClock
+from topokv.timing.faults import peak_memory_bytes
 from topokv.timing.modes import Modes, choose_modes
 from topokv.timing.rounds import Clock
 from topokv.timing.sizes import cpu_flush_bytes, gpu_flush_bytes
@@ -63,6 +64,12 @@ class Context:
     modes: Modes
     flush_bytes: int
     last_cache_bytes: int | None
+
+    def peak_memory_bytes(self) -> int | None:
+        """The most memory held so far: on a GPU the device's, else the process's."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        return peak_memory_bytes()
 
     @staticmethod
     def create(device: torch.device, dtype: torch.dtype, graphs: str) -> Context:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
 from topokv.record import Status, Step
@@ -27,7 +28,10 @@ class Part:
     flags: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain values: times to the nanosecond, and None for what is no number."""
+        facts = {n: v if v is None or isfinite(v) else None for n, v in self.facts.items()}
+        samples = {n: [round(time, 6) for time in times] for n, times in self.samples.items()}
+        return asdict(self) | {"facts": facts, "samples": samples}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Part:

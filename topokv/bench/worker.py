@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from topokv.attention import ATTENTION_PATHS
-from topokv.bench.cell import measure_cell
+from topokv.bench.cell import Bench
 from topokv.bench.channel import Channel
 from topokv.bench.device import Context, resolve, set_threads
 from topokv.bench.kept import Kept, kept_by, with_quality
@@ -76,18 +76,18 @@ def _work(
     plan: Plan, job: dict[str, Any], settings: Settings, context: Context, channel: Channel
 ) -> None:
     """Measure the cells that the job names, one workload in memory at a time."""
-    bench = Bench(plan, settings, context, job["process"])
+    process = Process(plan, settings, context, job["process"])
     done = set(job["done"])
     for index in range(len(plan.cells)):
         if index not in done:
             channel.send("started", cell=index)
-            parts = bench.measure(index)
+            parts = process.measure(index)
             channel.send("measured", cell=index, parts=[part.to_json() for part in parts])
             channel.wait()
 
 
 @dataclass(slots=True)
-class Bench:
+class Process:
     """A process's measurements; it holds the workload of the cell that it measured last."""
 
     plan: Plan
@@ -102,9 +102,8 @@ class Bench:
         cell = self.plan.cells[index]
         seed = self.settings.seed * 1_000_003 + self.process * 1009 + index
         try:
-            loaded = self._load(cell)
-            parts = measure_cell(cell, loaded, self.settings, self.context, seed)
-            return with_quality(cell, parts, self.kept)
+            bench = Bench(self._load(cell), self.settings, self.context, seed)
+            return with_quality(cell, bench.measure(cell), self.kept)
         except Exception as error:
             self.loaded = None
             return [_no_part(error)] * len(cell.rows)

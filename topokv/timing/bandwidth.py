@@ -31,15 +31,15 @@ def prepare_read(*tensors: Tensor) -> Callable[[], object]:
 def _as_rows(tensor: Tensor) -> Tensor:
     """The tensor's bytes as float32 `[rows, width]`, what does not fill a row left out."""
     flat = tensor.reshape(-1).view(torch.uint8)
-    words = flat[: flat.numel() // 4 * 4].view(torch.float32)
+    words = flat.narrow(0, 0, flat.numel() // 4 * 4).view(torch.float32)
     width = min(_WIDTH, max(1, words.numel()))
-    return words[: words.numel() // width * width].view(-1, width)
+    return words.narrow(0, 0, words.numel() // width * width).view(-1, width)
 
 
 def prepare_copy(source: Tensor, num_bytes: int) -> tuple[Callable[[], object], int]:
     """A call that copies the first `num_bytes` of `source`, and how many bytes it copies."""
     flat = source.reshape(-1)
-    part = flat[: max(1, num_bytes // flat.element_size())]
+    part = flat.narrow(0, 0, max(1, num_bytes // flat.element_size()))
     buffer = torch.empty_like(part)
 
     def copy() -> None:

@@ -7,6 +7,7 @@ from time import perf_counter_ns
 
 import torch
 
+from topokv.timing.rounds import Clock
 from topokv.timing.sizes import captured_calls
 
 
@@ -40,12 +41,12 @@ class WallClock:
     Its calls find the L2 as the flush left it; the flush is waited for outside the timed region.
     """
 
-    def __init__(self, events: EventClock, device: torch.device) -> None:
-        self._events = events
+    def __init__(self, flusher: Clock, device: torch.device) -> None:
+        self._flusher = flusher
         self._device = device
 
     def cool(self) -> None:
-        self._events.cool()
+        self._flusher.cool()
 
     def milliseconds(self, call: Callable[[], object]) -> float:
         torch.cuda.synchronize(self._device)

@@ -25,18 +25,23 @@ def gpu_flush_bytes(l2_bytes: int | None) -> int:
     return max(2 * (l2_bytes or 0), GPU_FLUSH_LEAST)
 
 
-def rotation_count(flush_bytes: int, touched_bytes: int) -> int:
+def rotation_bytes(l2_bytes: int | None) -> int:
+    """What a graph's rotation touches at least: twice the L2, 256 MiB if that is unknown."""
+    return 2 * l2_bytes if l2_bytes else GPU_FLUSH_LEAST // 2
+
+
+def rotation_count(least_bytes: int, touched_bytes: int) -> int:
     """How many different inputs a replayed graph walks through before one comes again.
 
     By the bytes that a call touches, not by the size of the cache: a large dense cache passes a
-    rule on tensor size while the rows that were gathered from it stay in L2. One more than fills
-    the flush size, so that all of it lies between two uses of one input.
+    rule on tensor size while the rows that were gathered from it stay in L2. One more than make
+    up `least_bytes`, so that all of it lies between two uses of one input.
     """
     if touched_bytes < 1:
         raise ValueError(f"touched_bytes ({touched_bytes}) must be at least 1")
-    if touched_bytes >= flush_bytes:
+    if touched_bytes >= least_bytes:
         return 1
-    return math.ceil(flush_bytes / touched_bytes) + 1
+    return math.ceil(least_bytes / touched_bytes) + 1
 
 
 def captured_calls(rotation: int, *, least: int = 20) -> int:
