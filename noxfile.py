@@ -260,7 +260,7 @@ def run_bench(session: nox.Session, row: wheels.Backend) -> None:
             results.leave("skipped", "probe", found.reason)
             session.skip(found.reason)
         install(session, backend, *LIGHT, "numpy")
-        own = ("--device", backend.device, "--output", str(path))
+        own = ("--device", backend.name, "--output", str(path))
         said: deque[str] = deque(maxlen=1)
         with step("benchmark", lambda: " ".join(said)), heard(said) as stderr:
             session.run("python", "-m", "topokv", "bench", *own, *options.bench, stderr=stderr)

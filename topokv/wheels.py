@@ -64,11 +64,6 @@ class Backend:
         match = re.fullmatch(r"[a-z]+(\d+)\.?(\d)", self.tag)
         return f"{match[1]}.{match[2]}" if match else None
 
-    @property
-    def device(self) -> str:
-        """What torch calls this backend's device; a ROCm build calls its own cuda."""
-        return {"hip": "cuda"}.get(self.runtime, self.runtime) if self.runtime else "cpu"
-
     def at(self, torch_version: str | None) -> Backend:
         """The same backend with another torch: `2.12.0`, or another tag too: `2.12.0+cu126`."""
         if torch_version is None:

@@ -42,11 +42,6 @@ def test_tag_names_the_runtime_version(tag, version):
     assert replace(CUDA, tag=tag).runtime_version == version
 
 
-@pytest.mark.parametrize(("backend", "device"), [(CPU, "cpu"), (CUDA, "cuda"), (ROCM, "cuda")])
-def test_device_is_what_torch_calls_it(backend, device):
-    assert backend.device == device
-
-
 def test_another_torch_keeps_the_tag_unless_it_names_one():
     assert CUDA.at(None) == CUDA
     assert (CUDA.at("2.12.0").version, CUDA.at("2.12.0").tag) == ("2.12.0", CUDA.tag)
