@@ -286,9 +286,17 @@ for row in BACKENDS.values():
 
 @nox.session
 def report(session: nox.Session) -> None:
-    """Merge results/, and files and folders named after --, into one comparison table."""
-    session.install(*LIGHT)
-    session.run("python", "-m", "topokv", "report", *asked(session).files)
+    """Merge results/, and files and folders named after --, into one table and one page."""
+    session.install(*LIGHT, *PROJECT["project"]["optional-dependencies"]["report"])
+    in_ci = ("--github-summary",) if os.environ.get("GITHUB_STEP_SUMMARY") else ()
+    session.run("python", "-m", "topokv", "report", *asked(session).files, *in_ci)
+
+
+@nox.session(default=False)
+def browser(session: nox.Session) -> None:
+    """Open the report's page in a browser: its scripts, its layout, its accessibility."""
+    session.install(*LIGHT, *group("browser"))
+    session.run("python", "-m", "pytest", "tests/browser")
 
 
 @nox.session(default=False)

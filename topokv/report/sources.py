@@ -114,7 +114,8 @@ def _entry_identity(entry: Entry) -> tuple[Any, ...]:
 
 
 def _suite_identity(suite: Suite) -> tuple[Any, ...]:
-    return (suite.run.kind, suite.machine)
+    # One machine runs the tests under several versions of Python.
+    return (suite.run.kind, suite.machine, str(suite.run.environment.get("python")))
 
 
 def _newest(items: Iterable[_Item], identity: Any) -> tuple[list[_Item], list[str]]:

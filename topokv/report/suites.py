@@ -7,9 +7,20 @@ from collections.abc import Sequence
 from topokv.report.entries import MachineKey, Suite, torch_of
 from topokv.report.notes import ending
 
-HEADERS = ("what", "on", "torch", "device", "passed", "failed", "skipped", "seconds", "status")
+HEADERS = (
+    "what",
+    "on",
+    "torch",
+    "python",
+    "device",
+    "passed",
+    "failed",
+    "skipped",
+    "seconds",
+    "status",
+)
 # Which of HEADERS are numbers.
-COUNTED = (4, 5, 6, 7)
+COUNTED = (5, 6, 7, 8)
 MOST_FAILURES = 20
 
 
@@ -20,6 +31,7 @@ def cells(suite: Suite, names: dict[MachineKey, str]) -> tuple[str, ...]:
         suite.run.kind,
         names[suite.machine],
         torch_of(suite.run),
+        str(env.get("python") or ""),
         str(env.get("device") or ""),
         *(str(n) if suite.ran else "" for n in (suite.passed, suite.failed, suite.skipped)),
         "" if suite.seconds is None else f"{suite.seconds:.1f}",

@@ -112,3 +112,16 @@ def test_order_is_cpu_cuda_rocm_then_published(save, make):
         ("rocm", "measured"),
         ("cuda", "published"),
     ]
+
+
+def test_suites_under_two_versions_of_python_are_both_kept(save):
+    def report(python):
+        own = {"backend": "cpu", "environment": {"fingerprint": "ff", "python": python}}
+        test = {"nodeid": "a.py::test_a", "outcome": "passed"}
+        fields = {"created": 1.8e9, "exitcode": 0, "summary": {"passed": 1}, "tests": [test]}
+        return fields | {"topokv": own}
+
+    paths = [save(f"{python}/tests-cpu.json", report(python)) for python in ("3.11", "3.13")]
+    found = collect(paths)
+    assert len(found.suites) == 2
+    assert found.passed_over == ()

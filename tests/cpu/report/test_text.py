@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from topokv.record import Row, Run
 from topokv.report.columns import FIRST_FIVE
 from topokv.report.formats.as_text import render
 from topokv.report.report import Request, build
@@ -142,3 +143,15 @@ def test_a_request_that_makes_no_sense_is_named(save, make, asked, message):
     path = save("r.json", make())
     with pytest.raises(ValueError, match=f"^{message}"):
         text_of(path, **asked)
+
+
+@pytest.mark.parametrize(("width", "told"), [(200, True), (80, False)])
+def test_a_narrow_table_of_tests_leaves_the_device_to_the_legend(save, width, told):
+    row = Row(status="skipped", step="probe", reason="no device " * 20)
+    environment = {"device": "Some Very Long Name of a Device " * 3, "torch": "2.13.0"}
+    created = "2026-12-01T00:00:00+00:00"
+    run = Run(kind="tests", backend="cuda", created=created, environment=environment, rows=(row,))
+    text = text_of(save("t.json", run), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert ("device" in header(text, "what")) is told
+    assert "cuda: Some Very Long Name of a Device" in text

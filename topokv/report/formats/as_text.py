@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 from topokv.report import suites
@@ -37,9 +37,17 @@ def render(report: Report, width: int | None = None) -> str:
 def _suites(report: Report, width: int) -> str:
     names = report.legend.names
     rows = [suites.cells(suite, names) for suite in report.suites]
-    align = ["right" if i in suites.COUNTED else "left" for i in range(len(suites.HEADERS))]
-    table = "\n".join(drawn([suites.HEADERS], rows, align))
-    return "\n".join([table, *_wrapped(suites.all_remarks(report.suites, names), width)])
+    tables = (_suite_table(rows, suites.SPARED[:spared]) for spared in range(len(suites.SPARED)))
+    fitting = (table for table in tables if max(map(len, table)) <= width)
+    table = next(fitting, _suite_table(rows, suites.SPARED))
+    return "\n".join([*table, *_wrapped(suites.all_remarks(report.suites, names), width)])
+
+
+def _suite_table(rows: Sequence[Sequence[str]], spared: Sequence[int]) -> list[str]:
+    kept = [i for i in range(len(suites.HEADERS)) if i not in spared]
+    align = ["right" if i in suites.COUNTED else "left" for i in kept]
+    headers, *cells = ([line[i] for i in kept] for line in (suites.HEADERS, *rows))
+    return drawn([headers], cells, align)
 
 
 def _pieces(whole: Section, width: int) -> list[Section]:
