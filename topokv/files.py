@@ -28,7 +28,7 @@ def replacing(path: Path) -> Iterator[Path]:
     file or the new one and never half of one. A link is followed, not replaced. Raises OSError,
     naming `path`, where it can't be written or is not a regular file.
     """
-    target = path.resolve()
+    target = real(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         require_regular(path)
@@ -71,6 +71,11 @@ def shown(path: str | Path) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in str(path))
 
 
+def real(path: Path) -> Path:
+    """Where `path` leads, links followed; a loop of links, which leads nowhere, is no error yet."""
+    return Path(os.path.realpath(path))
+
+
 def require_regular(path: Path) -> None:
     """Raise OSError where `path` is there and is a folder, a device or a pipe."""
     try:
@@ -91,7 +96,7 @@ def claim(path: Path) -> Iterator[None]:
     it ends. What a killed run left half written is cleared away. On a file system that has no
     locks every claim succeeds.
     """
-    target = path.resolve()
+    target = real(path)
     lock = target.with_name(f".{target.name}.lock")
     try:
         handle = _locked(lock)

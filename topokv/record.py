@@ -7,6 +7,7 @@ null) for each metric, so that a new metric needs no change here. Standard libra
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import sys
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from topokv.files import read_text, shown, write_text
+from topokv.files import LARGEST_BYTES, read_text, shown, write_text
 
 SCHEMA = "topokv-results"
 SCHEMA_VERSION = 1
@@ -280,8 +281,15 @@ def _shown(value: object) -> str:
 
 
 def write_json(path: Path, data: object) -> None:
-    """`data` at `path`, whole or not at all."""
-    write_text(path, json.dumps(data, allow_nan=False, indent=1) + "\n")
+    """`data` at `path`, whole or not at all.
+
+    Raises OSError for what can't be written or would be more than `load_json` reads.
+    """
+    text = json.dumps(data, allow_nan=False, indent=1) + "\n"
+    if len(text) > LARGEST_BYTES:
+        limit = f"would be larger than {LARGEST_BYTES >> 20} MiB; ask for fewer rows or rounds"
+        raise OSError(errno.EFBIG, limit, str(path))
+    write_text(path, text)
 
 
 def write(path: Path, run: Run) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from topokv import record
+from topokv import files, record
 from topokv.bench.child import Child, ChildError
 from topokv.bench.metrics import summarise
 from topokv.bench.parts import Part, failed
@@ -54,6 +55,7 @@ class Job:
     plan: Mapping[str, Any] = field(default_factory=dict)
     rows: list[list[Row]] = field(default_factory=list)
     parts: list[list[list[Part]]] = field(default_factory=list)
+    held: ExitStack = field(default_factory=ExitStack)
 
     @property
     def path(self) -> Path:
@@ -84,20 +86,21 @@ class Job:
 def measure(job: Job) -> Run:
     """Run every process of the job and return what the results file holds.
 
-    Raises ValueError for what the worker refuses, OSError where nothing could be started or the
-    file can't be written; KeyboardInterrupt passes through, the file written.
+    Raises ValueError for what the worker refuses, OSError where nothing could be started, the file
+    can't be written or another run is writing it. KeyboardInterrupt passes through.
     """
     check(job.settings)
     check_writable(job.output, job.folder)
-    for process in range(job.settings.processes):
-        _measure_process(job, process)
+    with job.held:
+        for process in range(job.settings.processes):
+            _measure_process(job, process)
     return job.run()
 
 
 def check_writable(output: Path | None, folder: Path) -> None:
     """Raise OSError unless the results file can be written; nothing stays behind."""
-    if output is not None and output.is_dir():
-        raise IsADirectoryError(21, "is a folder; name a file", str(output))
+    if output is not None:
+        files.require_regular(output)
     place = folder if output is None else output.parent
     existing = next(p for p in (place, *place.absolute().parents) if p.exists())
     # Trying is the one sure way to know: permissions, quotas and read-only disks differ.
@@ -175,6 +178,7 @@ def _take_plan(job: Job, message: Mapping[str, Any]) -> None:
     job.parts = [[[] for _ in cell] for cell in job.rows]
     # Only now: a run that was refused leaves nothing behind.
     job.path.parent.mkdir(parents=True, exist_ok=True)
+    job.held.enter_context(files.claim(job.path))
     job.write()
 
 

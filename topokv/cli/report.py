@@ -73,10 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from topokv.report.formats import format_named
-    from topokv.report.github import append_summary
+    from topokv.report.github import append_summary, summary_file
     from topokv.report.plots import write_plots
     from topokv.report.report import build
 
+    if args.github_summary:
+        # A word that can't be obeyed is refused before anything is written.
+        summary_file()
     report = build(_request(args))
     for line in report.refused:
         print(f"topokv report: {line}", file=sys.stderr)

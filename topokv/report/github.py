@@ -19,17 +19,19 @@ _RESERVE_BYTES = 512
 
 
 def append_summary(report: Report) -> None:
-    """Add the report to the step's summary.
-
-    Raises ValueError where VARIABLE is not set, as outside GitHub Actions.
-    """
-    target = os.environ.get(VARIABLE)
-    if not target:
-        raise ValueError(f"{VARIABLE} is not set; --github-summary works in GitHub Actions only")
-    path = Path(target)
+    """Add the report to the step's summary; ValueError outside GitHub Actions."""
+    path = summary_file()
     used = path.stat().st_size if path.exists() else 0
     with path.open("a", encoding="utf-8") as file:
         file.write(fitted(blocks(report), LIMIT_BYTES - used))
+
+
+def summary_file() -> Path:
+    """The file of the step's summary; ValueError where VARIABLE does not name it."""
+    target = os.environ.get(VARIABLE)
+    if not target:
+        raise ValueError(f"{VARIABLE} is not set; --github-summary works in GitHub Actions only")
+    return Path(target)
 
 
 def fitted(parts: Iterable[str], room: int) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from topokv.files import shown
+from topokv.files import real, shown
 from topokv.record import ResultFileError, Row, Run, from_json, load_json
 from topokv.report import pytest_json
 from topokv.report.entries import Entry, Suite, machine_order
@@ -73,7 +73,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
             raise ResultFileError(
                 f"{shown(path)}: no result files; `topokv bench` leaves one there"
             )
-        found |= {file.resolve(): file for file in inside}
+        found |= {real(file): file for file in inside}
     return list(found.values())
 
 
