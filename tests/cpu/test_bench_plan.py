@@ -104,7 +104,7 @@ def test_settings_survive_the_way_to_the_worker():
 
 
 def test_rows_are_selectors_times_ways_to_attend():
-    plan = planned_grid(Settings(selected_tokens=(128, 256)))
+    plan = planned_grid(Settings(selected_tokens=(128, 256), attention=("blocks",)))
     assert [cell.selected_tokens for cell in plan.cells] == [128, 256]
     found = [(row.selector, row.sharing, row.attention) for row in plan.cells[0].rows]
     assert found == [
@@ -113,6 +113,11 @@ def test_rows_are_selectors_times_ways_to_attend():
         ("witness", "kv-head", "gather"),
         ("witness", "kv-head", "blocks"),
     ]
+
+
+def test_the_published_way_to_attend_is_always_measured():
+    plan = planned_grid(Settings(selectors=("drift",)))
+    assert [row.attention for row in plan.cells[0].rows] == ["gather"]
 
 
 def test_a_real_cache_gets_all_selectors_unless_told():

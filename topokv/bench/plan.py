@@ -16,8 +16,12 @@ GAUSSIAN = "gaussian"
 SAMPLE = "sample"
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 SHARINGS = ("request", "kv-head", "q-head")
+# The pair as it was first published; it stands in every table, whatever else is measured.
+PUBLISHED_ATTENTION = "gather"
 # On random keys no selector can be better than another: two are enough to time the two kinds.
 GAUSSIAN_SELECTORS = ("drift", "witness")
+# On a real cache: the published rule, two null models, two that ask the query, and the bound.
+REAL_SELECTORS = ("drift", "streaming", "random", "quest", "witness", "oracle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +219,7 @@ def grid(
         for tokens in dict.fromkeys(settings.selected_tokens):
             if tokens <= source.kv_len:
                 sharing = {name: settings.sharing or sharing_of(name) for name in names}
-                rows = _rows(template, tokens, sharing, settings.attention or attention)
+                rows = _rows(template, tokens, sharing, (PUBLISHED_ATTENTION, *settings.attention))
                 cells.append(Cell(source, tokens, rows))
     return Plan(tuple(cells), tuple(_notes(settings, sources)))
 

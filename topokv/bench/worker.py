@@ -18,12 +18,11 @@ from topokv.bench.device import Context, resolve, set_threads
 from topokv.bench.kept import Kept, kept_by, with_quality
 from topokv.bench.loaded import Loaded, load_for
 from topokv.bench.parts import Part, failed
-from topokv.bench.plan import Cell, Plan, Settings, grid, identity
+from topokv.bench.plan import REAL_SELECTORS, Cell, Plan, Settings, grid, identity
 from topokv.bench.sources import describe
 from topokv.cache import DTYPES
 from topokv.environment import describe as describe_environment
 from topokv.mixture import mixture_of
-from topokv.selectors import SELECTORS
 
 
 def main() -> None:
@@ -50,7 +49,7 @@ def _plan(settings: Settings) -> tuple[torch.device, Plan]:
         settings,
         describe(settings),
         dtype=str(_dtype(settings, device)).removeprefix("torch."),
-        selectors=[selector.name for selector in SELECTORS if selector.sharing != "q-head"],
+        selectors=REAL_SELECTORS,
         sharing_of=lambda name: mixture_of(name).sharing,
         attention=[path.name for path in ATTENTION_PATHS],
     )

@@ -61,10 +61,15 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
         "--selector",
         nargs="+",
         default=[],
-        help="default: drift and witness on random keys, all on a real cache",
+        help="default: drift and witness on random keys, six on a real cache",
     )
     group.add_argument("--sharing", help=f"who shares a schedule: {', '.join(SHARINGS)}")
-    group.add_argument("--attention", nargs="+", default=[], help="ways to attend; default: all")
+    group.add_argument(
+        "--attention",
+        nargs="+",
+        default=[],
+        help="ways to attend beside gather, the published one, which is always measured",
+    )
     group.add_argument("--dtype", help=f"{', '.join(DTYPES)}; default: float32, on GPUs float16")
     for flag, default, text in (
         ("--block-size", _ASKED.block_size, "tokens in a block"),
