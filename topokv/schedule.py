@@ -153,15 +153,33 @@ def schedule_tokens(scores: Tensor, budget: Budget) -> CandidateSchedule:
         shape = list(scores.shape)
         raise ValueError(f"scores must be [batch, groups, {num_blocks}], got {shape}")
     eligible = scores[..., budget.first_scored_block : budget.end_scored_block]
-    order = _best_first(eligible)[..., : budget.num_scored_blocks]
-    blocks = order + budget.first_scored_block
+    blocks = _best_first(eligible, budget.num_scored_blocks) + budget.first_scored_block
     return CandidateSchedule(_token_ids(blocks, budget), blocks, budget)
 
 
-def _best_first(scores: Tensor) -> Tensor:
-    """Places of `scores` from the highest to the lowest along the last size, ties in order."""
-    ranked = torch.where(scores.isnan(), -torch.inf, scores)
-    return ranked.sort(dim=-1, descending=True, stable=True).indices
+def _best_first(scores: Tensor, count: int | None = None) -> Tensor:
+    """Places of the `count` highest (or all) `scores` along the last size, best first.
+
+    Ties go to the lower place; NaN counts as -inf.
+    """
+    num_places = scores.shape[-1]
+    count = num_places if count is None else count
+    ranked = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+    if 4 * count > num_places or scores.dtype == torch.float64:
+        return ranked.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+    return _tie_free(ranked).topk(count).indices
+
+
+def _tie_free(scores: Tensor) -> Tensor:
+    """Distinct int64 keys along the last size, in the order of `scores`, then of lower place.
+
+    topk, unlike a stable sort, need not rank more than it returns, but it breaks ties anyhow.
+    """
+    # Adding 0 makes -0.0 and 0.0 one; a negative float's bits fall as it rises, so they are turned.
+    bits = (scores.float() + 0.0).view(torch.int32)
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    place = torch.arange(scores.shape[-1], device=scores.device)
+    return (ordered.long() << 32) - place
 
 
 def _token_ids(scored_blocks: Tensor, budget: Budget) -> Tensor:
@@ -177,13 +195,13 @@ def _scored_token_ids(scored_blocks: Tensor, budget: Budget) -> Tensor:
     """Token ids of the scored blocks, ascending; the block ranked last may be cut short."""
     size = budget.block_size
     spare = scored_blocks.shape[-1] * size - budget.scored_tokens
-    slot = torch.arange(budget.scored_tokens, device=scored_blocks.device)
-    if spare == 0:
-        ascending = scored_blocks.sort(dim=-1).values
-        return (ascending[..., None] * size + slot[:size]).flatten(-2)
     ascending, ranks = scored_blocks.sort(dim=-1)
+    if spare == 0:
+        within = torch.arange(size, device=scored_blocks.device)
+        return torch.add(within, ascending.unsqueeze(-1), alpha=size).flatten(-2)
     cut_place = (ranks == scored_blocks.shape[-1] - 1).int().argmax(dim=-1, keepdim=True)
     # Slots after the cut block's end skip the tokens that it had to leave out.
+    slot = torch.arange(budget.scored_tokens, device=scored_blocks.device)
     slot = slot + spare * (slot >= (cut_place + 1) * size - spare)
     return ascending.gather(-1, slot // size) * size + slot % size
 
@@ -223,13 +241,11 @@ def candidate_rows(
     """
     rule = _RowRule(sink_blocks, local_blocks, salience_blocks, max_candidate_blocks)
     _check_scores(scores)
-    eligible = scores[min(sink_blocks, len(scores)) :]
-    best = _prefix_best(eligible, min(salience_blocks, max_candidate_blocks - 1))
     rows = torch.arange(len(scores), device=scores.device)
-    place = rows - rule.local - sink_blocks
-    salient = best[place.clamp(min=0)] if len(eligible) else best.new_zeros(len(scores), 0)
-    salient = salient.where((place >= 0).unsqueeze(-1), -1)
-    return _assemble(rows, salient, rule)
+    best = _prefix_best(scores[sink_blocks:], min(salience_blocks, max_candidate_blocks - 1))
+    # Row i ranks the blocks between the sinks and its own locals: none for the first rows.
+    salient = torch.nn.functional.pad(best, (0, 0, sink_blocks + rule.local, 0), value=-1)
+    return _assemble(rows, salient[: len(scores)], rule)
 
 
 def candidate_row(
@@ -245,7 +261,7 @@ def candidate_row(
     _check_scores(scores)
     row = torch.tensor([len(scores) - 1], device=scores.device)
     eligible = scores[sink_blocks : max(sink_blocks, len(scores) - rule.local)]
-    salient = _best_first(eligible)[: min(salience_blocks, max_candidate_blocks - 1)]
+    salient = _best_first(eligible, min(salience_blocks, max_candidate_blocks - 1, len(eligible)))
     return _assemble(row, salient.unsqueeze(0), rule).squeeze(0)
 
 
@@ -293,30 +309,23 @@ def _assemble(rows: Tensor, salient: Tensor, rule: _RowRule) -> Tensor:
 def _prefix_best(scores: Tensor, count: int) -> Tensor:
     """The `count` best places among the first i + 1 of `scores [n]`, for every i: `[n, count]`.
 
-    Best first, ties to the lower place, -1 where there are fewer. A doubling scan: after step s
-    each entry holds the best of the last 2^s places, so n entries take log2(n) merges.
+    Best first, ties to the lower place, -1 where there are fewer. A doubling scan over ranks,
+    which are distinct: after step s each row holds the lowest ranks of the last 2^s places, so n
+    rows take log2(n) merges.
     """
-    ranked = torch.where(scores.isnan(), -torch.inf, scores)
-    best = torch.arange(len(scores), device=scores.device).unsqueeze(-1)
+    num_places = len(scores)
+    order = torch.cat((_best_first(scores), torch.full((1,), -1, device=scores.device)))
+    rank = torch.empty(num_places, dtype=torch.int32, device=scores.device)
+    rank[order[:-1]] = torch.arange(num_places, dtype=torch.int32, device=scores.device)
+    none = num_places
+    lowest = torch.nn.functional.pad(rank.unsqueeze(-1), (0, max(0, count - 1)), value=none)
     step = 1
-    while step < len(scores):
-        earlier = torch.nn.functional.pad(best[:-step], (0, 0, step, 0), value=-1)
-        best = _best_of(ranked, torch.cat((earlier, best), dim=-1), count)
+    while step < num_places:
+        # Of two ascending rows, one reversed, the smaller of each pair are the lowest of both.
+        lower = torch.minimum(lowest[step:], lowest[:-step].flip(-1))
+        lowest = torch.cat((lowest[:step], lower.sort(dim=-1).values))
         step *= 2
-    best = best[:, :count]
-    return torch.nn.functional.pad(best, (0, count - best.shape[-1]), value=-1)
-
-
-def _best_of(ranked: Tensor, places: Tensor, count: int) -> Tensor:
-    """The best `count` of the places in each row; earlier columns win ties, -1 always loses."""
-    there = places >= 0
-    values = ranked[places.clamp(min=0)]
-    # Two stable sorts rank (is there, value), since -inf is a score like another.
-    order = values.sort(dim=-1, descending=True, stable=True).indices
-    order = order.gather(
-        -1, there.gather(-1, order).sort(dim=-1, descending=True, stable=True).indices
-    )
-    return places.gather(-1, order[:, :count])
+    return order[lowest[:, :count]]
 
 
 def _check_scores(scores: Tensor) -> None:
