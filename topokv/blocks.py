@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -19,6 +19,18 @@ PARTS = (
     "noise",
     "keys",
 )
+
+
+# Parts that `summarise` takes from a block's keys.
+_OF_KEYS = frozenset({"centroid", "minimum", "maximum", "core", "witness", "variance"})
+
+# Those that take each key's distance from its block's mean, and so a tensor as large as the keys.
+_OF_DISTANCE = frozenset({"core", "witness", "variance"})
+
+# How many float32 bytes of keys are worked on at a time: on a CPU what its caches hold, so that
+# memory is read once and nothing as large as K is ever made; on a device what keeps it busy.
+_CPU_PIECE_BYTES = 2 << 20
+_DEVICE_PIECE_BYTES = 256 << 20
 
 
 def check_block_size(block_size: int) -> None:
@@ -75,39 +87,84 @@ def summarise(keys: Tensor, parts: Collection[str]) -> dict[str, Tensor]:
     variance: the mean over tokens and dimensions of (k - mean)², `[..., num_blocks]`.
     """
     kept: dict[str, Tensor] = {}
+    # Two reductions: aminmax over any but the last size takes four times as long as both.
+    if "minimum" in parts:
+        kept["minimum"] = keys.amin(dim=-2)
+    if "maximum" in parts:
+        kept["maximum"] = keys.amax(dim=-2)
+    if _OF_DISTANCE.isdisjoint(parts) and "centroid" not in parts:
+        return kept
     mean = keys.mean(dim=-2)
     kept["centroid"] = mean
-    if "minimum" in parts or "maximum" in parts:
-        kept["minimum"], kept["maximum"] = keys.aminmax(dim=-2)
-    if {"witness", "core", "variance"} & set(parts):
-        distance = (keys - mean.unsqueeze(-2)).square_().sum(dim=-1)
-        kept["variance"] = distance.mean(dim=-1) / keys.shape[-1]
-        farthest = distance.argmax(dim=-1)[..., None, None].expand(
-            *mean.shape[:-1], 1, mean.shape[-1]
-        )
-        witness = keys.gather(-2, farthest).squeeze(-2)
-        size = keys.shape[-2]
-        kept["witness"] = witness
-        kept["core"] = mean if size == 1 else mean + (mean - witness) / (size - 1)
+    if not _OF_DISTANCE.isdisjoint(parts):
+        kept |= _around_mean(keys, mean)
     return {part: kept[part] for part in parts if part in kept}
 
 
-def _summarise_all(k: Tensor, block_size: int, parts: Collection[str]) -> dict[str, Tensor]:
+def _around_mean(keys: Tensor, mean: Tensor) -> dict[str, Tensor]:
+    """The parts of distance: each block's witness, core and variance."""
+    size, head_dim = keys.shape[-2:]
+    distance = (keys - mean.unsqueeze(-2)).square_().sum(dim=-1)
+    farthest = distance.argmax(dim=-1)[..., None, None].expand(*mean.shape[:-1], 1, head_dim)
+    witness = keys.gather(-2, farthest).squeeze(-2)
+    core = mean if size == 1 else mean + (mean - witness) / (size - 1)
+    return {"witness": witness, "core": core, "variance": distance.mean(dim=-1) / head_dim}
+
+
+def _summarise_all(
+    k: Tensor, block_size: int, parts: Collection[str], room: int = 0
+) -> dict[str, Tensor]:
+    """`summarise` of all of `k`; each part has room for `room` more blocks at its end."""
     check_block_size(block_size)
-    full_len = k.shape[2] // block_size * block_size
-    pieces = []
-    if full_len:
-        pieces.append(
-            summarise(_wide(torch.unflatten(k[:, :, :full_len], 2, (-1, block_size))), parts)
-        )
-    if full_len < k.shape[2]:
-        pieces.append(summarise(_wide(k[:, :, full_len:]).unsqueeze(2), parts))
-    return {part: torch.cat([piece[part] for piece in pieces], dim=2) for part in pieces[0]}
+    kept: dict[str, Tensor] = {}
+    if _OF_KEYS.isdisjoint(parts):
+        return kept
+    places = -(-k.shape[2] // block_size) + room
+    for first, keys in _pieces(k, block_size, parts):
+        for part, tensor in summarise(keys, parts).items():
+            if part not in kept:
+                kept[part] = tensor.new_empty(*k.shape[:2], places, *tensor.shape[3:])
+            kept[part][:, :, first : first + tensor.shape[2]] = tensor
+    return kept
 
 
-def _wide(keys: Tensor) -> Tensor:
+def _pieces(k: Tensor, block_size: int, parts: Collection[str]) -> Iterator[tuple[int, Tensor]]:
+    """Keys by block, `[batch, num_kv_heads, n, size, head_dim]`, with the first block's index.
+
+    Half precision comes as float32, in one buffer: take what you need before the next piece.
+    """
+    full = k.shape[2] // block_size
+    step = max(1, min(full, _blocks_at_a_time(k, block_size, parts)))
+    whole = torch.unflatten(k[:, :, : full * block_size], 2, (full, block_size))
+    wide = _wide_buffer(whole[:, :, :step])
+    for first in range(0, full, step):
+        yield first, _wide(whole[:, :, first : first + step], wide)
+    if full * block_size < k.shape[2]:
+        yield full, _wide(k[:, :, full * block_size :].unsqueeze(2))
+
+
+def _blocks_at_a_time(k: Tensor, block_size: int, parts: Collection[str]) -> int:
+    """So many that the piece fits; all, where a part is a plain reduction of keys as they are."""
+    if k.element_size() >= 4 and _OF_DISTANCE.isdisjoint(parts):
+        return k.shape[2]
+    piece = _CPU_PIECE_BYTES if k.device.type == "cpu" else _DEVICE_PIECE_BYTES
+    return piece // (k.shape[0] * k.shape[1] * block_size * k.shape[3] * 4)
+
+
+def _wide_dtype(keys: Tensor) -> torch.dtype:
+    """The type that sums of keys are taken in and summaries are kept in."""
+    return keys.dtype if keys.element_size() >= 4 else torch.float32
+
+
+def _wide_buffer(keys: Tensor) -> Tensor | None:
+    return None if keys.element_size() >= 4 else torch.empty_like(keys, dtype=torch.float32)
+
+
+def _wide(keys: Tensor, buffer: Tensor | None = None) -> Tensor:
     """Half precision as float32, so that sums of many keys keep their digits."""
-    return keys.float() if keys.element_size() < 4 else keys
+    if keys.element_size() >= 4:
+        return keys
+    return keys.float() if buffer is None else buffer[:, :, : keys.shape[2]].copy_(keys)
 
 
 def block_noise(seed: int, batch: int, num_heads: int, first: int, last: int) -> Tensor:
@@ -165,18 +222,25 @@ class BlockSummary:
         self._seed = seed
         self._parts = frozenset(parts) | ({"centroid"} if "drift" in parts else frozenset())
         self._shape = (k.shape[0], k.shape[1])
-        blockwise = _summarise_all(k, block_size, self._parts)
-        self._stored = {name: _Column(tensor) for name, tensor in blockwise.items()}
-        if "drift" in parts:
-            self._stored["drift"] = _Column(centroid_drift(self._drift_centroids()))
-        if "noise" in parts:
-            noise = block_noise(seed, *self._shape, 0, self.num_blocks)
-            self._stored["noise"] = _Column(noise.to(k.device))
-        if "keys" in parts:
-            self._stored["keys"] = _Column(k)
-        self._tail = k.new_empty(*self._shape, block_size, k.shape[3])
+        self._stored = self._build(k)
         last = (self.num_blocks - 1) * block_size
+        self._tail = k.new_empty(*self._shape, block_size, k.shape[3], dtype=_wide_dtype(k))
         self._tail[:, :, : self.kv_len - last] = k[:, :, last:]
+
+    def _build(self, k: Tensor) -> dict[str, _Column]:
+        num_blocks = self.num_blocks
+        room = num_blocks // 8 + 16
+        rooms = _summarise_all(k, self.block_size, self._parts, room)
+        if "noise" in self._parts:
+            noise = block_noise(self._seed, *self._shape, 0, num_blocks + room)
+            rooms["noise"] = noise.to(k.device)
+        columns = {name: _Column(tensor, num_blocks) for name, tensor in rooms.items()}
+        if "drift" in self._parts:
+            drift = centroid_drift(self._shared(columns["centroid"].tensor))
+            columns["drift"] = _Column(drift, num_blocks)
+        if "keys" in self._parts:
+            columns["keys"] = _Column(k, self.kv_len)
+        return columns
 
     @property
     def num_blocks(self) -> int:
@@ -205,40 +269,41 @@ class BlockSummary:
         self._tail[:, :, place : place + 1] = k_token
         self.kv_len += 1
         last = self.num_blocks - 1
-        keys = _wide(self._tail[:, :, : place + 1]).unsqueeze(2)
+        keys = self._tail[:, :, : place + 1].unsqueeze(2)
         for name, tensor in summarise(keys, self._parts).items():
             self._stored[name].put(last, tensor)
         self._append_rest(last, k_token)
 
     def _append_rest(self, last: int, k_token: Tensor) -> None:
-        if "drift" in self._stored:
-            centroids = self._drift_centroids(max(0, last - 1))
+        if "drift" in self._parts:
+            centroids = self._shared(self["centroid"][:, :, max(0, last - 1) :])
             self._stored["drift"].put(last, centroid_drift(centroids)[..., -1:])
-        if "noise" in self._stored:
+        if "noise" in self._parts and self.kv_len % self.block_size == 1 % self.block_size:
             noise = block_noise(self._seed, *self._shape, last, last + 1)
             self._stored["noise"].put(last, noise.to(k_token.device))
-        if "keys" in self._stored:
+        if "keys" in self._parts:
             self._stored["keys"].put(self.kv_len - 1, k_token)
 
-    def _drift_centroids(self, first: int = 0) -> Tensor:
-        centroids = self["centroid"][:, :, first:]
+    def _shared(self, centroids: Tensor) -> Tensor:
         return centroids.mean(dim=1, keepdim=True) if self.shared_heads else centroids
 
 
 class _Column:
     """A tensor that grows along its third size, in place while its spare room lasts."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._room = tensor
-        self.tensor = tensor
+    def __init__(self, room: Tensor, length: int) -> None:
+        self._room = room
+        self.tensor = room[:, :, :length]
 
     def put(self, index: int, value: Tensor) -> None:
         """Set entry `index`, which is at most one past the end."""
         if index >= self._room.shape[2]:
-            shape = list(self._room.shape)
-            shape[2] = max(index + 1, 2 * shape[2])
-            room = self._room.new_empty(shape)
-            room[:, :, : self.tensor.shape[2]] = self.tensor
-            self._room = room
+            self._grow(2 * index)
         self._room[:, :, index : index + 1] = value
-        self.tensor = self._room[:, :, : max(index + 1, self.tensor.shape[2])]
+        if index >= self.tensor.shape[2]:
+            self.tensor = self._room[:, :, : index + 1]
+
+    def _grow(self, places: int) -> None:
+        room = self._room.new_empty(*self._room.shape[:2], places, *self._room.shape[3:])
+        room[:, :, : self.tensor.shape[2]] = self.tensor
+        self._room = room
