@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from topokv.attention.runs import RunDecode
+from topokv.attention.windows import BlockDecode, GatherDecode
 from topokv.cache import KVCache, check_query, group_queries
 from topokv.schedule import CandidateSchedule
 
@@ -47,8 +49,7 @@ def sparse_decode(q: Tensor, k: Tensor, v: Tensor, token_ids: Tensor) -> Tensor:
     mask = None
     if bool((ids < 0).any()):
         mask = _head_mask(ids >= 0, q.shape[1])
-    gather = _Gather(q, cache, ids.clamp(min=0), mask)
-    return gather()
+    return GatherDecode().load_tokens(q, cache, ids.clamp(min=0), mask)()
 
 
 def check_token_ids(token_ids: Tensor, cache: KVCache, num_q_heads: int) -> Tensor:
@@ -95,53 +96,27 @@ def prepare_dense(q: Tensor, cache: KVCache) -> Attend:
     return attend
 
 
+class Decode(Protocol):
+    """A way to attend, with its buffers: `load` a step, then call it; serve all steps by one."""
+
+    def load(self, q: Tensor, cache: KVCache, schedule: CandidateSchedule) -> Attend:
+        """A call that attends the schedule, `[batch, num_q_heads, 1, head_dim]`."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionPath:
-    """A named way to attend a schedule: `prepare(q, cache, schedule)` makes a call.
-
-    What the call gathers goes into buffers made here, once, so that no memory is asked for while
-    time is taken.
-    """
+    """A named way to attend a schedule; `make` gives a Decode to keep for many steps."""
 
     name: str
-    prepare: Callable[[Tensor, KVCache, CandidateSchedule], Attend]
+    make: Callable[[], Decode]
 
+    def prepare(self, q: Tensor, cache: KVCache, schedule: CandidateSchedule) -> Attend:
+        """A call that gathers and attends into buffers made here, once.
 
-def gather_path(q: Tensor, cache: KVCache, schedule: CandidateSchedule) -> Attend:
-    """As published: copy the selected tokens' K and V, then attend the copy."""
-    check_query(q, cache.k)
-    return _Gather(q, cache, schedule.token_ids, None)
-
-
-class _Gather:
-    """index_select of token rows into buffers made once, then attention over them."""
-
-    def __init__(self, q: Tensor, cache: KVCache, token_ids: Tensor, mask: Tensor | None) -> None:
-        heads = max(token_ids.shape[1], cache.num_kv_heads)
-        batch, width = token_ids.shape[0], token_ids.shape[2]
-        self._k_rows = cache.k.reshape(-1, cache.head_dim)
-        self._v_rows = cache.v.reshape(-1, cache.head_dim)
-        self._rows = _row_ids(token_ids, cache, heads)
-        self._k = self._k_rows.new_empty(batch, heads, width, cache.head_dim)
-        self._v = torch.empty_like(self._k)
-        self._q = group_queries(q, heads)
-        self._mask = mask if mask is None else mask.reshape(batch, heads, -1, width)
-        self._shape = q.shape
-
-    def __call__(self) -> Tensor:
-        torch.index_select(self._k_rows, 0, self._rows, out=self._k.view(-1, self._k.shape[-1]))
-        torch.index_select(self._v_rows, 0, self._rows, out=self._v.view(-1, self._v.shape[-1]))
-        attended = scaled_dot_product_attention(self._q, self._k, self._v, self._mask)
-        return attended.reshape(self._shape)
-
-
-def _row_ids(token_ids: Tensor, cache: KVCache, heads: int) -> Tensor:
-    """Where each head's tokens lie among all rows of the cache, flat."""
-    device = token_ids.device
-    kv_head = torch.arange(heads, device=device) // (heads // cache.num_kv_heads)
-    request = torch.arange(cache.batch, device=device).unsqueeze(-1)
-    first = (request * cache.num_kv_heads + kv_head) * cache.kv_len
-    return (token_ids + first.unsqueeze(-1)).flatten()
+        Raises ValueError or TypeError for a query that does not fit the cache.
+        """
+        check_query(q, cache.k)
+        return self.make().load(q, cache, schedule)
 
 
 def _head_mask(there: Tensor, num_q_heads: int) -> Tensor:
@@ -149,7 +124,11 @@ def _head_mask(there: Tensor, num_q_heads: int) -> Tensor:
     return there.repeat_interleave(num_q_heads // there.shape[1], dim=1).unsqueeze(2)
 
 
-ATTENTION_PATHS: tuple[AttentionPath, ...] = (AttentionPath("gather", gather_path),)
+ATTENTION_PATHS: tuple[AttentionPath, ...] = (
+    AttentionPath("gather", GatherDecode),
+    AttentionPath("blocks", BlockDecode),
+    AttentionPath("runs", RunDecode),
+)
 
 
 def attention_path_named(name: str) -> AttentionPath:
