@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -76,18 +77,21 @@ def token_budget(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CandidateSchedule:
-    """The tokens of one decode step.
+    """The blocks of one decode step, and their tokens once asked for.
 
-    `token_ids` is `[batch, groups, selected_tokens]`, int64, ascending and distinct; groups is 1,
-    num_kv_heads or num_q_heads. `scored_blocks` is `[batch, groups, num_scored_blocks]`, best
-    first: all but the last are attended whole, the last as far as the budget goes.
+    `scored_blocks` is `[batch, groups, num_scored_blocks]`, int64, best first: all but the last are
+    attended whole, the last as far as the budget goes. groups is 1, num_kv_heads or num_q_heads.
     """
 
-    token_ids: Tensor
     scored_blocks: Tensor
     budget: Budget
+
+    @cached_property
+    def token_ids(self) -> Tensor:
+        """`[batch, groups, selected_tokens]`, int64, ascending and distinct."""
+        return _token_ids(self.scored_blocks, self.budget)
 
 
 def share(scores: Tensor, sharing: str, num_kv_heads: int, group: int) -> Tensor:
@@ -154,7 +158,7 @@ def schedule_tokens(scores: Tensor, budget: Budget) -> CandidateSchedule:
         raise ValueError(f"scores must be [batch, groups, {num_blocks}], got {shape}")
     eligible = scores[..., budget.first_scored_block : budget.end_scored_block]
     blocks = _best_first(eligible, budget.num_scored_blocks) + budget.first_scored_block
-    return CandidateSchedule(_token_ids(blocks, budget), blocks, budget)
+    return CandidateSchedule(blocks, budget)
 
 
 def _best_first(scores: Tensor, count: int | None = None) -> Tensor:

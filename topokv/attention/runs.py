@@ -86,9 +86,8 @@ def _attend_run(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 def _merge(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
     """The output of all runs together: each weighs as much as its mass."""
-    outputs, masses = zip(*parts, strict=True)
+    outputs = [output for output, _ in parts]
     if len(parts) == 1:
         return outputs[0]
-    weights = torch.stack(masses).softmax(dim=0).unsqueeze(-1)
-    merged: Tensor = (torch.stack(outputs) * weights).sum(dim=0)
-    return merged.to(outputs[0].dtype)
+    weights = torch.stack([mass for _, mass in parts]).softmax(dim=0).unsqueeze(-1)
+    return (torch.stack(outputs) * weights).sum(dim=0).to(outputs[0].dtype)

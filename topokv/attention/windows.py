@@ -22,6 +22,7 @@ class GatherDecode:
     def __init__(self) -> None:
         self._k = self._v = torch.empty(0)
         self._mask: Tensor | None = None
+        self._head_starts: dict[tuple[int, ...], Tensor] = {}
 
     def load(self, q: Tensor, cache: KVCache, schedule: CandidateSchedule) -> GatherDecode:
         return self.load_tokens(q, cache, schedule.token_ids)
@@ -45,17 +46,28 @@ class GatherDecode:
         shape = (cache.batch, heads, starts.shape[-1] * size, cache.head_dim)
         self._k = _buffer(self._k, cache.k, shape)
         self._v = _buffer(self._v, cache.v, shape)
-        self._sources = [
-            (_windows(tensor, size), _window_ids(starts, tensor, heads), _by_window(buffer, size))
-            for tensor, buffer in ((cache.k, self._k), (cache.v, self._v))
-        ]
+        k_ids = self._window_ids(starts, cache.k, heads)
+        same = cache.k.stride() == cache.v.stride()
+        v_ids = k_ids if same else self._window_ids(starts, cache.v, heads)
+        self._copies = (
+            (_windows(cache.k, size), k_ids, _by_window(self._k, size)),
+            (_windows(cache.v, size), v_ids, _by_window(self._v, size)),
+        )
         self._seen = slice(first, first + width)
         self._q = group_queries(q, heads)
         self._mask = None
         self._shape = q.shape
 
+    def _window_ids(self, starts: Tensor, tensor: Tensor, heads: int) -> Tensor:
+        """Where in `_windows` each head's windows lie, flat; `starts` is `[batch, groups, n]`."""
+        layout = (heads, *tensor.shape[:2], *tensor.stride())
+        if layout not in self._head_starts:
+            self._head_starts[layout] = _head_starts(tensor, heads)
+        token_step = tensor.stride(2) // _unit(tensor)
+        return torch.add(self._head_starts[layout], starts, alpha=token_step).flatten()
+
     def __call__(self) -> Tensor:
-        for windows, ids, buffer in self._sources:
+        for windows, ids, buffer in self._copies:
             torch.index_select(windows, 0, ids, out=buffer)
         k, v = self._k[:, :, self._seen], self._v[:, :, self._seen]
         return scaled_dot_product_attention(self._q, k, v, self._mask).reshape(self._shape)
@@ -130,10 +142,9 @@ def _windows(tensor: Tensor, size: int) -> Tensor:
     return tensor.as_strided(shape, (unit, stride[2], stride[3]))
 
 
-def _window_ids(starts: Tensor, tensor: Tensor, heads: int) -> Tensor:
-    """Where in `_windows` each head's windows lie, flat; `starts` is `[batch, groups, n]`."""
-    batch_step, head_step, token_step = (step // _unit(tensor) for step in tensor.stride()[:3])
-    kv_head = torch.arange(heads, device=starts.device) // (heads // tensor.shape[1])
-    request = torch.arange(tensor.shape[0], device=starts.device).unsqueeze(-1)
-    base = (request * batch_step + kv_head * head_step).unsqueeze(-1)
-    return torch.add(base, starts, alpha=token_step).flatten()
+def _head_starts(tensor: Tensor, heads: int) -> Tensor:
+    """Where in `_windows` the first token of each head is, `[batch, heads, 1]`."""
+    unit, (batch_step, head_step) = _unit(tensor), tensor.stride()[:2]
+    kv_head = torch.arange(heads, device=tensor.device) // (heads // tensor.shape[1])
+    request = torch.arange(tensor.shape[0], device=tensor.device).unsqueeze(-1)
+    return (request * (batch_step // unit) + kv_head * (head_step // unit)).unsqueeze(-1)
