@@ -89,7 +89,10 @@ class Bench:
 
         def choose() -> CandidateSchedule:
             scheduler.selected_tokens = selected_tokens
-            return scheduler.schedule(q)
+            chosen = scheduler.schedule(q)
+            # Expanded when first read: that is part of choosing.
+            _ = chosen.token_ids
+            return chosen
 
         return choose
 
