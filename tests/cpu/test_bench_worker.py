@@ -103,11 +103,12 @@ def test_where_no_block_is_scored_the_row_says_so():
 
 
 def test_a_row_whose_attention_is_wrong_is_not_timed(monkeypatch):
-    def broken(q, cache, schedule):
-        attend = prepare_dense(q, cache)
-        return lambda: attend() * 1.01
+    class Broken:
+        def load(self, q, cache, schedule):
+            attend = prepare_dense(q, cache)
+            return lambda: attend() * 1.01
 
-    path = AttentionPath("gather", broken)
+    path = AttentionPath("gather", Broken)
     monkeypatch.setattr(cell_module, "attention_path_named", lambda name: path)
     with torch.inference_mode():
         parts = process(SMALL).measure(0)
