@@ -39,6 +39,7 @@ BACKENDS = wheels.backends()
 PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # What topokv needs beside torch, which is never left to a resolver.
 LIGHT = [need for need in PROJECT["project"]["dependencies"] if not need.startswith("torch")]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
 RESULTS = ROOT / "results"
 DIST = ROOT / "dist"
 WORKFLOWS = ROOT / ".github" / "workflows"
@@ -317,8 +318,9 @@ def package(session: nox.Session) -> None:
     session.run("topokv", "--version")
     session.run("topokv", "devices")
     small = ("--seq-len", "512", "--selected-tokens", "256", "--processes", "1", "--rounds", "3")
-    session.run("topokv", "bench", "--device", "cpu", *small, "--output", "bench.json")
-    session.run("topokv", "report", "bench.json", "--format", "csv")
+    few = ("--selector", "witness", "--device", "cpu", "--output", "bench.json")
+    session.run("topokv", "bench", *small, *few)
+    session.run("topokv", "report", "bench.json", "--format", "markdown")
 
 
 @nox.session(venv_backend="none")
@@ -332,7 +334,7 @@ def lint(session: nox.Session) -> None:
     """Check the format, the lint rules, the types and the workflows."""
     # The types of torch are in torch itself.
     share_torch(session, BACKENDS["cpu"])
-    session.install(*LIGHT, *group("lint"))
+    session.install(*LIGHT, *EXTRAS["report"], *group("lint"))
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("mypy")
