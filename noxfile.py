@@ -160,11 +160,13 @@ def install(session: nox.Session, backend: wheels.Backend, *needs: str) -> None:
     own = session.virtualenv.is_sandboxed
     if own:
         share_torch(session, backend)
-    log = ROOT / ".nox" / f"{session.name}.log"
+    log, pin = (ROOT / ".nox" / f"{session.name}.{kind}" for kind in ("log", "constraint"))
     with step("install", lambda: wheels.last_error(log)):
         log.unlink(missing_ok=True)
-        # torch once more, with what else is installed: nothing may replace it.
-        session.install(*needs, f"torch=={backend.version}", env={"PIP_LOG": str(log)})
+        # Nothing of what else is installed may replace torch.
+        pin.parent.mkdir(exist_ok=True)
+        pin.write_text(f"torch=={backend.version}\n", encoding="utf-8")
+        session.install(*needs, "--constraint", str(pin), env={"PIP_LOG": str(log)})
     verify(session, backend, exact=own)
 
 

@@ -95,7 +95,10 @@ def project(tmp_path_factory):
     shutil.copy(ROOT / "noxfile.py", root)
     table = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     table = table[table.index("[tool.topokv]") : table.index("[tool.hatch")]
-    needs = f"[project]\ndependencies = []\n[dependency-groups]\ntest = {[*TESTS]}\n"
+    needs = (
+        "[project]\ndependencies = []\n[project.optional-dependencies]\n"
+        f"[dependency-groups]\ntest = {[*TESTS]}\n"
+    )
     (root / "pyproject.toml").write_text(needs + table, encoding="utf-8")
     nothing_large = shutil.ignore_patterns("data", "__pycache__")
     shutil.copytree(ROOT / "topokv", root / "topokv", ignore=nothing_large)
@@ -150,7 +153,7 @@ def test_every_backend_has_tests_and_a_benchmark():
 
 def test_bench_without_a_device_is_skipped_with_the_reason(nox, project):
     code, output = nox("bench_cuda", "bench_rocm")
-    assert code == 0
+    assert code == 0, output
     for name in ("cuda", "rocm"):
         reason = f"TOPOKV_DEVICE_{name.upper()}=absent"
         assert row_of(project, f"bench-{name}") == ("skipped", "probe", reason)
@@ -159,8 +162,8 @@ def test_bench_without_a_device_is_skipped_with_the_reason(nox, project):
 
 
 def test_a_required_device_that_is_missing_fails_and_later_sessions_run(nox, project):
-    code, _ = nox("bench_cuda", "bench_rocm", "--", "--require-device")
-    assert code == 1
+    code, output = nox("bench_cuda", "bench_rocm", "--", "--require-device")
+    assert code == 1, output
     for name in ("cuda", "rocm"):
         reason = f"no usable {name} device: TOPOKV_DEVICE_{name.upper()}=absent"
         assert row_of(project, f"bench-{name}") == ("failed", "probe", reason)
@@ -192,7 +195,7 @@ def test_wrong_build_is_named_and_not_kept(nox, project, tmp_path, monkeypatch):
     monkeypatch.setenv("TOPOKV_INDEX_CUDA", stand_in_torch(tmp_path, cuda.version).as_uri())
     wrong = wheels.wrong_build(cuda, wheels.Build(cuda.version, {}))
     code, output = nox("bench_cuda")
-    assert code == 1
+    assert code == 1, output
     assert row_of(project, "bench-cuda") == ("failed", "verify", wrong)
     assert f"Session bench_cuda aborted: verify: {wrong}" in output
     # The right one takes its place as soon as it can be had.
@@ -203,7 +206,7 @@ def test_wrong_build_is_named_and_not_kept(nox, project, tmp_path, monkeypatch):
         "benchmark",
         "topokv bench: the stand-in fails",
     )
-    assert code == 1
+    assert code == 1, output
 
 
 def test_no_wheel_fails_in_one_line_and_replaces_older_results(nox, project):
@@ -211,7 +214,7 @@ def test_no_wheel_fails_in_one_line_and_replaces_older_results(nox, project):
     stale.parent.mkdir(exist_ok=True)
     stale.write_text("{}")
     code, output = nox("tests_rocm", "--", "--torch-version", "2.12.0")
-    assert code == 1
+    assert code == 1, output
     line = wheels.not_installed(
         ROCM.at("2.12.0"),
         (project / "nowhere").as_uri(),
