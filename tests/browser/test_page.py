@@ -38,7 +38,7 @@ def test_the_answer_is_seen_without_scrolling(opened, width):
     box = page.locator(".answer").bounding_box()
     assert box["y"] + box["height"] < 900
     said = page.locator(".verdict").inner_text()
-    assert "At 1,024 of 2,048 tokens use witness: it keeps 95 % of the attention" in said
+    assert "At 1,024 of 2,048 tokens use witness: it keeps 95.0 % of the attention" in said
     assert "How sure: clear." in said
 
 

@@ -40,7 +40,11 @@ class Column:
 
     def show(self, entry: Entry) -> str:
         """The cell as a person reads it; empty where there is none."""
-        return shown(self.value(entry), self.unit, self.digits)
+        return self.text(self.value(entry))
+
+    def text(self, cell: Cell) -> str:
+        """A cell of this column as a person reads it."""
+        return shown(cell, self.unit, self.digits)
 
     @property
     def is_text(self) -> bool:
@@ -182,11 +186,22 @@ COLUMNS: tuple[Column, ...] = (
     number("dense_warm_ms", "dense attention with its inputs left in cache", "ms"),
     number("sparse_warm_ms", "sparse attention with its inputs left in cache", "ms"),
     number("warm_speedup", "dense over sparse with inputs left in cache", "x"),
+    number(
+        "wall_speedup", "dense over sparse by the host's clock, starting the kernels included", "x"
+    ),
+    number("graph_speedup", "dense over sparse replayed as CUDA graphs: no starting cost", "x"),
+    number("dense_wall_ms", "dense attention by the host's clock", "ms"),
+    number("sparse_wall_ms", "sparse attention by the host's clock", "ms"),
+    number("dense_graph_ms", "dense attention as a CUDA graph, buffers rotated", "ms"),
+    number("sparse_graph_ms", "sparse attention as a CUDA graph, buffers rotated", "ms"),
     number("aa_ratio", "dense over dense on the same buffers: how far noise alone moves a ratio"),
     number("sparse_p50_ms", "median of the sparse arm's samples", "ms"),
     number("sparse_p90_ms", "90th percentile of the sparse arm's samples", "ms"),
     number("sparse_p99_ms", "99th percentile of the sparse arm's samples", "ms"),
     number("effective_gbps", "bytes of K and V that dense reads, over its time", "GB/s"),
+    number("sparse_gbps", "bytes of the selected K and V, over the sparse arm's time", "GB/s"),
+    number("copy_ms", "a plain copy of K and V", "ms"),
+    number("read_ms", "a plain read of K and V", "ms"),
     number("copy_gbps", "a plain copy of the same size on the same machine", "GB/s"),
     number("read_gbps", "a plain read of the same size on the same machine", "GB/s"),
     number("copy_share", "effective_gbps over copy_gbps", "%"),
@@ -194,6 +209,8 @@ COLUMNS: tuple[Column, ...] = (
     number("summary_bytes", "what the selector keeps beside the K cache", "bytes"),
     number("peak_memory_bytes", "most memory the row's process held", "bytes"),
     number("minor_faults", "page faults a call of the sparse arm; above 1 it allocates"),
+    number("foreign_load", "processor time that other programs took meanwhile", "%"),
+    number("clock_share", "the GPU's clock over its default", "%"),
     number("num_processes", "fresh processes behind the numbers", "count"),
     outcome("dense_backend", "SDPA backend of the dense arm", lambda e: e.row.dense_backend),
     outcome("sparse_backend", "SDPA backend of the sparse arm", lambda e: e.row.sparse_backend),

@@ -19,14 +19,11 @@ class Entry:
 
     row: Row
     run: Run
+    machine: MachineKey
     source: str
 
     def metric(self, name: str) -> float | None:
         return self.row.metrics.get(name)
-
-    @property
-    def machine(self) -> MachineKey:
-        return machine_of(self.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

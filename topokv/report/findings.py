@@ -75,9 +75,8 @@ def headline_tokens(entries: Iterable[Entry]) -> int | None:
 
 def choose(entries: Sequence[Entry]) -> Choice | None:
     """The selector that keeps most at the headline budget; None without a real cache's rows."""
-    settings = _headline_settings(entries)
-    ranked = [p.selector for p in _places(settings) if p.selector not in ENDS_OF_SCALE]
-    return _choice(ranked, settings) if ranked else None
+    ranked = usable(entries)
+    return _choice(ranked, _headline_settings(entries)) if ranked else None
 
 
 def ranking(entries: Sequence[Entry]) -> list[Place]:
@@ -88,23 +87,33 @@ def ranking(entries: Sequence[Entry]) -> list[Place]:
     return _places(_headline_settings(entries))
 
 
-def gains(entries: Sequence[Entry], selector: str | None, tokens: int | None) -> list[Entry]:
+def gains(entries: Sequence[Entry], preferred: Sequence[str], tokens: int | None) -> list[Entry]:
     """For each machine and workload, the row of the longest context at that budget.
 
-    Without a selector (no real cache was measured) any selector's row stands for all: attending
-    costs the same whoever chose.
+    Of its selectors the first of `preferred` that was measured; then any, for attending costs the
+    same whoever chose.
     """
     found: dict[Any, Entry] = {}
     for entry in entries:
         row = entry.row
-        right = selector in (None, row.selector) and row.selected_tokens == tokens
-        if not right or entry.metric("speedup") is None or row.status != "ok":
-            continue
-        key = (entry.machine, row.dtype, row.workload)
-        held = found.get(key)
-        if held is None or (row.seq_len or 0) > (held.row.seq_len or 0):
-            found[key] = entry
+        right = row.selected_tokens == tokens and row.status == "ok"
+        if right and entry.metric("speedup") is not None:
+            key = (entry.machine, row.dtype, row.workload)
+            rank = _rank(entry, preferred)
+            if key not in found or rank > _rank(found[key], preferred):
+                found[key] = entry
     return list(found.values())
+
+
+def _rank(entry: Entry, preferred: Sequence[str]) -> tuple[int, int]:
+    selector = str(entry.row.selector)
+    place = preferred.index(selector) if selector in preferred else len(preferred)
+    return (entry.row.seq_len or 0, -place)
+
+
+def usable(entries: Sequence[Entry]) -> list[str]:
+    """The selectors of the ranking that one can use, the one that keeps most first."""
+    return [p.selector for p in ranking(entries) if p.selector not in ENDS_OF_SCALE]
 
 
 def beside(entries: Iterable[Entry], gain: Entry, selector: str) -> Entry | None:
@@ -135,8 +144,8 @@ def _headline_settings(entries: Iterable[Entry]) -> list[Setting]:
 
     Runs of kind quality are the better evidence, with more queries, and are used where there are.
     """
-    usable = [entry for entry in entries if _is_evidence(entry)]
-    evidence = [entry for entry in usable if entry.run.kind == "quality"] or usable
+    fit = [entry for entry in entries if _is_evidence(entry)]
+    evidence = [entry for entry in fit if entry.run.kind == "quality"] or fit
     tokens = headline_tokens(evidence)
     return _settings(entry for entry in evidence if entry.row.selected_tokens == tokens)
 
@@ -222,7 +231,7 @@ def sentences(entries: Sequence[Entry], names: dict[MachineKey, str]) -> list[st
     choice = choose(entries)
     told, why = answer(choice)
     tokens = choice.tokens if choice else headline_tokens(entries)
-    found = gains(entries, choice.selector if choice else None, tokens)
+    found = gains(entries, usable(entries), tokens)
     sure = [f"How sure: {choice.sureness}. {why}"] if choice else []
     return [told, *sure, *(gained(entry, names[entry.machine]) for entry in found[:MOST_GAINS])]
 
@@ -267,9 +276,9 @@ def gained(entry: Entry, name: str) -> str:
     counted = f", {shown(step)} with choosing them counted" if step is not None else ""
     doubt = next((f" Beware: {flag}." for flag in row.flags if flag.startswith("unstable")), "")
     return (
-        f"On {name}, {row.workload}, {row.dtype}: attending {row.selected_tokens:,} of "
-        f"{row.seq_len:,} tokens is {shown(entry.metric('speedup'))} times as fast as dense"
-        f"{_interval(entry)}{counted}.{doubt}"
+        f"On {name}, {row.workload}, {row.dtype}, {row.selector}: attending "
+        f"{row.selected_tokens:,} of {row.seq_len:,} tokens is {shown(entry.metric('speedup'))} "
+        f"times as fast as dense{_interval(entry)}{counted}.{doubt}"
     )
 
 

@@ -34,9 +34,11 @@ class Notes:
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Notes:
         found = dict.fromkeys(remark for entry in entries for remark in remarks(entry))
-        details = Counter(_name(remark) for remark in found)
+        details = Counter(name_of(remark) for remark in found)
         told = {
-            remark: explained(remark if details[_name(remark)] <= MOST_DETAILS else _name(remark))
+            remark: explained(
+                remark if details[name_of(remark)] <= MOST_DETAILS else name_of(remark)
+            )
             for remark in found
         }
         texts = tuple(dict.fromkeys(told.values()))
@@ -58,7 +60,7 @@ def remarks(entry: Entry) -> list[str]:
     return ended + [flag for flag in row.flags if flag != "gaussian"]
 
 
-def _name(remark: str) -> str:
+def name_of(remark: str) -> str:
     """The flag of a remark, without its detail; an ending is its own name."""
     name = remark.partition(":")[0].strip()
     return name if name in FLAGS else remark

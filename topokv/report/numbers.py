@@ -15,7 +15,8 @@ def shown(value: Cell, unit: str = "", digits: int = 3) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     if unit == "%":
-        return f"{100 * value:.0f} %" if abs(value) < 9.995 else f"{100 * value:.3g} %"
+        # Adding 0 turns -0.0 into 0.0.
+        return f"{round(100 * value, 1) + 0:.1f} %"
     if unit == "bytes":
         return _bytes(value)
     if unit == "count":

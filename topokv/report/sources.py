@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from topokv.files import real, shown
 from topokv.record import ResultFileError, Row, Run, from_json, load_json
 from topokv.report import pytest_json
-from topokv.report.entries import Entry, Suite, machine_order
+from topokv.report.entries import Entry, Suite, machine_of, machine_order
 
 # What a report itself leaves in a folder of results.
 OWN_OUTPUT = frozenset({"comparison.json"})
@@ -87,17 +87,17 @@ def _files_in(folder: Path) -> Iterator[Path]:
 
 def _read_into(path: Path, entries: list[Entry], suites: list[Suite]) -> None:
     source = shown(path)
-    data = load_json(path, bare_nan=True)
+    data = load_json(path, bare_nan=True, with_samples=False)
     if isinstance(data, dict) and pytest_json.looks_like(data):
         suites.append(pytest_json.suite(data, source))
         return
     run = from_json(data, source, with_samples=False)
-    head = replace(run, rows=())
+    head, machine = replace(run, rows=()), machine_of(run)
     for row in run.rows:
         if _never_began(row):
             suites.append(_suite(head, row, source))
         else:
-            entries.append(Entry(row=row, run=head, source=source))
+            entries.append(Entry(row=row, run=head, machine=machine, source=source))
 
 
 def _never_began(row: Row) -> bool:

@@ -19,7 +19,7 @@ def test_report_prints_a_table_and_leaves_markdown_csv_and_json(command, save, m
     save("results/bench-cpu.json", make())
     code, out, err = command()
     assert (code, err) == (0, "")
-    assert out.startswith("At 1,024 of 2,048 tokens use witness: it keeps 95 % of the attention")
+    assert out.startswith("At 1,024 of 2,048 tokens use witness: it keeps 95.0 % of the attention")
     assert "\nBenchmark: gaussian (cpu)\n" in out
     left = {path.name for path in (tmp_path / "results").iterdir()}
     assert {"comparison.md", "comparison.csv", "comparison.json"} <= left

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from topokv.report.entries import Entry
+from topokv.report.entries import Entry, machine_of
 from topokv.report.findings import answer, choose, gains, headline_tokens, sentences, worth
 
 LOW_HIGH = {"gap_closed_low": None, "gap_closed_high": None}
@@ -12,7 +12,10 @@ LOW_HIGH = {"gap_closed_low": None, "gap_closed_high": None}
 
 def entries_of(run, keep=lambda row: True):
     head = replace(run, rows=())
-    return [Entry(row=row, run=head, source="r.json") for row in run.rows if keep(row)]
+    machine = machine_of(run)
+    return [
+        Entry(row=row, run=head, machine=machine, source="r.json") for row in run.rows if keep(row)
+    ]
 
 
 def changed(entry, **metrics):
@@ -25,10 +28,10 @@ def test_the_selector_that_keeps_most_is_named_with_how_sure_that_is(make):
     assert choice is not None
     assert (choice.selector, choice.tokens, choice.sureness) == ("witness", 1024, "clear")
     assert answer(choice) == (
-        "At 1,024 of 2,048 tokens use witness: it keeps 95 % of the attention, 93 % of the way "
+        "At 1,024 of 2,048 tokens use witness: it keeps 95.0 % of the attention, 93.3 % of the way "
         "from random choice to the oracle.",
-        "First in 1 of 1 setting (sample); streaming is next and keeps 85 %; their 95 % intervals "
-        "never touch.",
+        "First in 1 of 1 setting (sample); streaming is next and keeps 85.0 %; their 95 % "
+        "intervals never touch.",
     )
 
 
@@ -92,12 +95,12 @@ def test_the_headline_budget_is_1024_or_the_next_below(make, row, budgets, token
 
 def test_a_gain_is_told_with_its_interval_and_its_doubt(make):
     entries = entries_of(make(), lambda row: row.workload == "gaussian")
-    (gain,) = gains(entries, "drift", 1024)
+    (gain,) = gains(entries, ["drift"], 1024)
     doubtful = replace(gain, row=replace(gain.row, flags=("unstable: A/A 1.04",)))
     (line,) = sentences([doubtful], {gain.machine: "cpu"})[1:]
     assert line == (
-        "On cpu, gaussian, float32: attending 1,024 of 16,384 tokens is 6.02 times as fast as "
-        "dense (95 % interval 5.89–6.14 over 5 processes), 3.73 with choosing them counted. "
+        "On cpu, gaussian, float32, drift: attending 1,024 of 16,384 tokens is 6.02 times as fast "
+        "as dense (95 % interval 5.89–6.14 over 5 processes), 3.73 with choosing them counted. "
         "Beware: unstable: A/A 1.04."
     )
 
@@ -115,3 +118,11 @@ def test_a_gain_is_told_with_its_interval_and_its_doubt(make):
 def test_worth_is_what_a_whole_step_gains(make, speedup, step, said):
     entry = changed(entries_of(make())[0], speedup=speedup, step_speedup=step)
     assert worth(entry) == said
+
+
+def test_a_gain_takes_the_best_selector_that_was_measured_there(make):
+    found = gains(entries_of(make()), ["streaming", "witness"], 1024)
+    assert [(e.row.workload, e.row.selector) for e in found] == [
+        ("gaussian", "witness"),
+        ("sample", "streaming"),
+    ]

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
+from topokv.record import Run
 from topokv.report import findings, suites
 from topokv.report.columns import Column
 from topokv.report.entries import Entry
@@ -57,7 +58,7 @@ def _hash(script: str) -> str:
 def _answer(report: Report) -> dict[str, Any]:
     choice = findings.choose(report.entries)
     tokens = choice.tokens if choice else findings.headline_tokens(report.entries)
-    gains = findings.gains(report.entries, choice.selector if choice else None, tokens)
+    gains = findings.gains(report.entries, findings.usable(report.entries), tokens)
     told, why = findings.answer(choice)
     return {
         "choice": choice,
@@ -73,7 +74,8 @@ def _gain(entry: Entry, report: Report) -> dict[str, str]:
     low, high = shown(entry.metric("speedup_low")), shown(entry.metric("speedup_high"))
     return {
         "on": report.legend.names[entry.machine],
-        "what": f"{entry.row.workload}, {entry.row.seq_len:,} tokens, {entry.row.dtype}",
+        "what": f"{entry.row.workload}, {entry.row.seq_len:,} tokens, {entry.row.dtype}, "
+        f"{entry.row.selector}",
         "attend": shown(entry.metric("speedup"), "x"),
         "interval": f"{low}–{high}" if low and high else "none: one process",
         "step": shown(entry.metric("step_speedup"), "x"),
@@ -174,7 +176,7 @@ def _surroundings(report: Report) -> dict[str, Any]:
             {
                 "name": report.legend.names[key],
                 "line": describe(run),
-                "fields": list(_fields(run.environment.items())),
+                "fields": list(_fields(run)),
             }
             for key, run in report.legend.runs.items()
         ],
@@ -183,8 +185,12 @@ def _surroundings(report: Report) -> dict[str, Any]:
     }
 
 
-def _fields(pairs: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, str]]:
-    return ((key, str(value)) for key, value in pairs if value is not None)
+def _fields(run: Run) -> Iterable[tuple[str, str]]:
+    """What is known of a machine and of how its run was asked for."""
+    yield "command", " ".join(run.command) or "not recorded"
+    for key, value in (*run.settings.items(), *run.environment.items()):
+        if value not in (None, [], ""):
+            yield key, str(value)
 
 
 def _is_filled(column: Column, report: Report) -> bool:

@@ -11,45 +11,51 @@ from typing import Any
 
 from topokv.report.columns import FIRST_FIVE, Column
 from topokv.report.entries import Cell, Entry
-from topokv.report.notes import remarks
+from topokv.report.notes import name_of, remarks
 from topokv.report.report import Report
 
 # What the table shows before "all columns" is ticked; on a phone only COMMON ones.
 _MAIN = (*FIRST_FIVE, "recall", "selector", "on", "step_speedup", "interval", "gap_closed")
 _ALSO_MAIN = ("workload", "layer", "note")
 _COMMON = ("selected_tokens", "speedup", "recall", "selector", "on")
-# Told in the page's own column `note`, or by the file's place.
-_LEFT_OUT = ("flags", "reason", "step", "source", "created")
+_LEFT_OUT = ("source", "created")
 
 
 def packed(report: Report) -> dict[str, Any]:
-    """`{count, columns}`, ready for JSON."""
-    entries = report.entries
-    columns = [column for column in _columns(report) if column["texts"]]
-    order = {name: i for i, name in enumerate((*_MAIN, *_ALSO_MAIN))}
-    columns.sort(key=lambda column: order.get(column["name"], len(order)))
-    return {"count": len(entries), "columns": columns}
-
-
-def _columns(report: Report) -> list[dict[str, Any]]:
+    """`{count, columns}`, ready for JSON; columns that are empty in every row are left out."""
     entries, names = report.entries, report.legend.names
-    own = [
-        ("on", "where the row was measured", [names[entry.machine] for entry in entries]),
-        ("note", "what to know of the row", ["; ".join(remarks(entry)) for entry in entries]),
+    on = [names[entry.machine] for entry in entries]
+    note = list(map(_note, entries))
+    columns = [
+        _packed("on", "where the row was measured", on, on),
+        _packed("note", "what to know of the row; more in flags and reason", note, note),
+        *(_column(column, entries) for column in report.columns if column.name not in _LEFT_OUT),
     ]
-    found = [_column(name, meaning, texts, texts, is_number=False) for name, meaning, texts in own]
-    told = (column for column in report.columns if column.name not in _LEFT_OUT)
-    return found + [_from_entries(column, entries) for column in told]
+    order = {name: i for i, name in enumerate((*_MAIN, *_ALSO_MAIN))}
+    filled = [column for column in columns if column["texts"]]
+    filled.sort(key=lambda column: order.get(column["name"], len(order)))
+    return {"count": len(entries), "columns": filled}
 
 
-def _from_entries(column: Column, entries: Sequence[Entry]) -> dict[str, Any]:
+def _column(column: Column, entries: Sequence[Entry]) -> dict[str, Any]:
     values = [column.value(entry) for entry in entries]
-    texts = [column.show(entry) for entry in entries]
-    return _column(column.name, column.meaning, values, texts, is_number=not column.is_text)
+    texts = {value: column.text(value) for value in set(values)}
+    told = [texts[value] for value in values]
+    return _packed(column.name, column.meaning, values, told, is_number=not column.is_text)
 
 
-def _column(
-    name: str, meaning: str, values: Sequence[Cell], texts: Sequence[str], *, is_number: bool
+def _note(entry: Entry) -> str:
+    """How the row ended if not well, and the names of its flags without their details."""
+    return "; ".join(dict.fromkeys(name_of(remark) for remark in remarks(entry)))
+
+
+def _packed(
+    name: str,
+    meaning: str,
+    values: Sequence[Cell],
+    texts: Sequence[str],
+    *,
+    is_number: bool = False,
 ) -> dict[str, Any]:
     first: dict[str, Cell] = {}
     for text, value in zip(texts, values, strict=True):

@@ -108,6 +108,8 @@ def _lines(axes: Axes, figure: LineFigure, palette: Palette) -> None:
         _bound(axes, line, palette, is_lowest=_is_lowest(line, figure.series))
     axes.set_xticks(budgets, [f"{x:,.0f}" for x in budgets])
     axes.minorticks_off()
+    if figure.log_y:
+        _limit_to_points(axes, figure.series)
     axes.yaxis.set_major_formatter(lambda value, _: _tick(value, figure.unit))
     axes.set_xlabel("selected tokens")
     axes.set_ylabel(figure.y_label)
@@ -136,6 +138,12 @@ def _bound(axes: Axes, line: Series, palette: Palette, *, is_lowest: bool) -> No
         color=palette.ink,
         fontsize=10,
     )
+
+
+def _limit_to_points(axes: Axes, series: Sequence[Series]) -> None:
+    """Room for all points; an interval that says nothing may leave the picture."""
+    values = [point.y for line in series for point in line.points if point.y > 0]
+    axes.set_ylim(min(values) / 1.5, max(values) * 1.5)
 
 
 def _is_lowest(line: Series, series: Sequence[Series]) -> bool:

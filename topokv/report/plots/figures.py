@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from topokv.report.entries import Entry
-from topokv.report.findings import ENDS_OF_SCALE, choose, gains, headline_tokens
+from topokv.report.findings import ENDS_OF_SCALE, gains, headline_tokens, usable
 from topokv.report.groups import group_names
 from topokv.report.report import Report
 
@@ -167,10 +167,7 @@ def bandwidth_share(report: Report) -> Figure | None:
     tokens = headline_tokens(entries)
     if not entries or tokens is None:
         return None
-    choice = choose(report.entries)
-    found = gains(entries, choice.selector if choice else None, tokens) or gains(
-        entries, None, tokens
-    )
+    found = gains(entries, usable(report.entries), tokens)
     names = report.legend.names
     bars: dict[str, tuple[float | None, ...]] = {}
     for entry in found:
