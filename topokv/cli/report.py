@@ -62,6 +62,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONDITION",
         help="keep rows for which this holds, such as selector=witness or speedup>=2 (repeatable)",
     )
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="an earlier run of the same machine: adds the change of each row and a verdict",
+    )
+    parser.add_argument(
+        "--fail-above",
+        type=float,
+        default=5.0,
+        metavar="PCT",
+        help="with --baseline, exit 1 where a speedup is surely lower by more than this "
+        "(default: 5)",
+    )
     parser.add_argument("--wide", action="store_true", help="every column that some row fills")
     parser.add_argument(
         "--long", action="store_true", help="a table for each machine, not side by side"
@@ -80,6 +94,8 @@ def run(args: argparse.Namespace) -> int:
     if args.github_summary:
         # A word that can't be obeyed is refused before anything is written.
         summary_file()
+    if not 0 <= args.fail_above < 100:
+        raise ValueError(f"fail_above must be 0 or more and below 100, got {args.fail_above:g}")
     report = build(_request(args))
     for line in report.refused:
         print(f"topokv report: {line}", file=sys.stderr)
@@ -91,7 +107,10 @@ def run(args: argparse.Namespace) -> int:
         write_plots(report, args.plots)
     if args.github_summary:
         append_summary(report)
-    return int(report.failed or (args.strict and bool(report.refused)))
+    lost = report.lost(args.fail_above / 100)
+    if lost:
+        print(f"topokv report: {lost} rows are slower than the baseline", file=sys.stderr)
+    return int(report.failed or lost > 0 or (args.strict and bool(report.refused)))
 
 
 def _request(args: argparse.Namespace) -> Request:
@@ -99,6 +118,7 @@ def _request(args: argparse.Namespace) -> Request:
 
     return Request(
         paths=tuple(args.paths) or (RESULTS,),
+        baseline=args.baseline,
         columns=_words(args.columns),
         where=tuple(args.where),
         sort=_words(args.sort),

@@ -110,6 +110,13 @@ def _interval(entry: Entry) -> Cell:
     return None if low is None or high is None else f"{shown(low)}–{shown(high)}"
 
 
+def _change(entry: Entry) -> Cell:
+    compared = entry.compared
+    if compared is None or not compared.base or not compared.new:
+        return None
+    return compared.new / compared.base - 1
+
+
 COLUMNS: tuple[Column, ...] = (
     asked("seq_len", "tokens in the K/V cache, kv_len", "count"),
     asked("selected_tokens", "tokens that the sparse arm attends, exactly", "count"),
@@ -161,6 +168,22 @@ COLUMNS: tuple[Column, ...] = (
     kept("recall_worst", "recall of the head and query that kept least", "%"),
     kept("output_error", "relative error of the attention output, mean over heads"),
     kept("output_error_worst", "relative error of the attention output, worst head"),
+    Column(
+        name="change",
+        meaning="speedup over the baseline's, less 1: below 0 is slower (with --baseline)",
+        role="number",
+        value=_change,
+        unit="%",
+        narrow=True,
+    ),
+    Column(
+        name="verdict",
+        meaning="FAST or SLOW where the whole interval of the change says so, SAME where it lies "
+        "close to none, ???? where it cannot tell (with --baseline)",
+        role="outcome",
+        value=lambda entry: entry.compared.name if entry.compared else None,
+        narrow=True,
+    ),
     asked("workload", "gaussian (random keys) or the capture of a real model"),
     asked("layer", "the layer of the captured model", "count"),
     asked("block_size", "tokens in a block", "count"),

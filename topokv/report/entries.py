@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from topokv.compare import Compared
 from topokv.record import Row, Run
 
 Cell: TypeAlias = str | int | float | None
@@ -15,12 +16,16 @@ BACKEND_ORDER = ("cpu", "cuda", "rocm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One row of one run. `run` has no rows here: it says where and how the row was measured."""
+    """One row of one run. `run` has no rows here: it says where and how the row was measured.
+
+    `compared` is how it stands to the baseline, where one was named and has the row.
+    """
 
     row: Row
     run: Run
     machine: MachineKey
     source: str
+    compared: Compared | None = None
 
     def metric(self, name: str) -> float | None:
         return self.row.metrics.get(name)

@@ -56,8 +56,10 @@ class Notes:
 def remarks(entry: Entry) -> list[str]:
     """What must be said of the entry: how it ended if not well, then its flags."""
     row = entry.row
+    why_not = entry.compared.why_not if entry.compared else None
+    judged = [f"no verdict: {why_not}"] if why_not else []
     ended = [] if row.status == "ok" else [ending(row.status, row.step, row.reason)]
-    return ended + [flag for flag in row.flags if flag != "gaussian"]
+    return ended + judged + [flag for flag in row.flags if flag != "gaussian"]
 
 
 def name_of(remark: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from topokv.report.baseline import judged
 from topokv.report.columns import Column, columns_for, named
 from topokv.report.entries import Entry, Suite
 from topokv.report.filters import condition, kept, ordered
@@ -20,6 +21,7 @@ class Request:
     """What a person asked of a report, in the words of the command line."""
 
     paths: tuple[Path, ...]
+    baseline: Path | None = None
     columns: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
     sort: tuple[str, ...] = ()
@@ -36,7 +38,7 @@ class Report:
     columns: tuple[Column, ...]
     legend: Legend
     layout: Layout
-    passed_over: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
 
     def sections(self) -> list[Section]:
@@ -51,6 +53,10 @@ class Report:
         """The files that the report was made from."""
         entries = {entry.source for entry in self.entries}
         return entries | {suite.source for suite in self.suites}
+
+    def lost(self, above: float) -> int:
+        """How many rows are surely slower than the baseline by more than that share."""
+        return sum(e.compared is not None and e.compared.fails(above) for e in self.entries)
 
     @property
     def failed(self) -> bool:
@@ -67,19 +73,24 @@ def build(request: Request) -> Report:
     could be read.
     """
     collection = collect(request.paths)
-    columns = columns_for(collection.entries)
-    conditions = [condition(text, columns) for text in request.where]
+    entries: Sequence[Entry] = collection.entries
+    lines = list(collection.passed_over)
+    if request.baseline is not None:
+        entries, without_verdicts = judged(entries, collection.files, request.baseline)
+        lines += without_verdicts
+    columns = columns_for(entries)
     chosen = named(request.columns, columns) or None
-    rows = ordered(kept(collection.entries, conditions), request.sort, columns)
-    hidden = len(collection.entries) - len(rows)
-    left_out = (f"{_rows(hidden)} left out by --where",) if hidden else ()
+    conditions = [condition(text, columns) for text in request.where]
+    rows = ordered(kept(entries, conditions), request.sort, columns)
+    if len(rows) < len(entries):
+        lines.append(f"{_rows(len(entries) - len(rows))} left out by --where")
     return Report(
         entries=tuple(rows),
         suites=collection.suites,
         columns=columns,
         legend=legend([*rows, *collection.suites]),
         layout=Layout(columns=chosen, wide=request.wide, long=request.long),
-        passed_over=(*collection.passed_over, *left_out),
+        lines=tuple(lines),
         refused=collection.refused,
     )
 

@@ -24,8 +24,9 @@ _Item = TypeVar("_Item", Entry, Suite)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """All that was read. `passed_over` and `refused` are lines for a person."""
+    """All that was read, and from which files. `passed_over` and `refused` are lines."""
 
+    files: tuple[Path, ...]
     entries: tuple[Entry, ...]
     suites: tuple[Suite, ...]
     passed_over: tuple[str, ...] = ()
@@ -42,7 +43,8 @@ def collect(paths: Sequence[Path]) -> Collection:
     entries: list[Entry] = []
     suites: list[Suite] = []
     refused: list[ResultFileError] = []
-    for path in find(paths):
+    files = find(paths)
+    for path in files:
         try:
             _read_into(path, entries, suites)
         except ResultFileError as error:
@@ -52,6 +54,7 @@ def collect(paths: Sequence[Path]) -> Collection:
     kept, entries_over = _newest(entries, _entry_identity)
     suites_kept, suites_over = _newest(suites, _suite_identity)
     return Collection(
+        files=tuple(files),
         entries=tuple(sorted(kept, key=lambda entry: machine_order(entry.machine))),
         suites=tuple(sorted(suites_kept, key=lambda suite: machine_order(suite.machine))),
         passed_over=(*entries_over, *suites_over),

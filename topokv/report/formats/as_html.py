@@ -181,7 +181,7 @@ def _surroundings(report: Report) -> dict[str, Any]:
             for key, run in report.legend.runs.items()
         ],
         "meanings": [column for column in report.columns if _is_filled(column, report)],
-        "remarks": [*report.passed_over, *report.refused],
+        "remarks": [*report.lines, *report.refused],
     }
 
 

@@ -45,7 +45,7 @@ def blocks(report: Report) -> Iterator[str]:
         yield from _numbered(part.notes.texts)
     yield "### Machines"
     yield from _bullets(report.legend.lines())
-    yield from _bullets(report.passed_over)
+    yield from _bullets(report.lines)
 
 
 def escaped(text: str) -> str:

@@ -13,7 +13,7 @@ from topokv.report.report import Report
 from topokv.report.table import Heading, Section
 
 # Which columns to give up last when a terminal is too narrow for all.
-_WORTH = ("recall", "speedup", "step_speedup", "interval", "gap_closed")
+_WORTH = ("recall", "speedup", "verdict", "change", "step_speedup", "interval", "gap_closed")
 
 
 def render(report: Report, width: int | None = None) -> str:
@@ -30,7 +30,7 @@ def render(report: Report, width: int | None = None) -> str:
             parts.append(_written(part, Grid.full(part)))
         else:
             parts += [_written(piece, _fitted(piece, limit)) for piece in _pieces(part, limit)]
-    parts.append("\n".join(_wrapped([*report.legend.lines(), *report.passed_over], limit)))
+    parts.append("\n".join(_wrapped([*report.legend.lines(), *report.lines], limit)))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -115,4 +115,9 @@ def _wrapped(lines: Iterable[str], width: int | None) -> list[str]:
     full = [line for line in lines if line]
     if width is None:
         return full
-    return [part for line in full for part in wrap(line, width, subsequent_indent="  ")]
+    return [part for line in full for part in _cut(line, width)]
+
+
+def _cut(line: str, width: int) -> list[str]:
+    # A hyphen is part of a file's name or of an option.
+    return wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)

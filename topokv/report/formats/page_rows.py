@@ -16,7 +16,7 @@ from topokv.report.report import Report
 
 # What the table shows before "all columns" is ticked; on a phone only COMMON ones.
 _MAIN = (*FIRST_FIVE, "recall", "selector", "on", "step_speedup", "interval", "gap_closed")
-_ALSO_MAIN = ("workload", "layer", "note")
+_ALSO_MAIN = ("change", "verdict", "workload", "layer", "note")
 _COMMON = ("selected_tokens", "speedup", "recall", "selector", "on")
 _LEFT_OUT = ("source", "created")
 
