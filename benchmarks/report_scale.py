@@ -1,6 +1,6 @@
 """What a large report costs: 3 machines x 3 backends x 500 rows, by format, each in a new process.
 
-    python benchmarks/report_scale.py
+    python -m benchmarks.report_scale
 
 Prints seconds (wall and processor) and peak memory of `topokv report --format F`, interpreter
 start included, and the size of what it wrote. docs/report.md carries the figures.
