@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import Tensor
 
+from topokv.landmarks import KeyMoments, spread_of_others, squared_reach
+
 # What can be kept of a block; `blocks.summarise` says what each one is.
 PARTS = (
     "centroid",
@@ -15,6 +17,9 @@ PARTS = (
     "core",
     "witness",
     "variance",
+    "bulk",
+    "landmark",
+    "spread",
     "drift",
     "noise",
     "keys",
@@ -22,10 +27,15 @@ PARTS = (
 
 
 # Parts that `summarise` takes from a block's keys.
-_OF_KEYS = frozenset({"centroid", "minimum", "maximum", "core", "witness", "variance"})
+_OF_KEYS = frozenset(
+    {"centroid", "minimum", "maximum", "core", "witness", "variance", "bulk", "landmark"}
+)
 
 # Those that take each key's distance from its block's mean, and so a tensor as large as the keys.
-_OF_DISTANCE = frozenset({"core", "witness", "variance"})
+_OF_DISTANCE = frozenset({"core", "witness", "variance", "bulk", "landmark"})
+
+# Those that need statistics of all the keys, which are taken once, when the summary is built.
+_OF_LANDMARK = frozenset({"bulk", "landmark", "spread"})
 
 # How many float32 bytes of keys are worked on at a time: on a CPU what its caches hold, so that
 # memory is read once and nothing as large as K is ever made; on a device what keeps it busy.
@@ -79,12 +89,18 @@ def promote_keys(k: Tensor) -> Tensor:
     return k.reshape((1,) * (4 - k.ndim) + k.shape)
 
 
-def summarise(keys: Tensor, parts: Collection[str]) -> dict[str, Tensor]:
-    """What `parts` keep of blocks of equal size, from `keys [..., num_blocks, size, head_dim]`.
+def summarise(
+    keys: Tensor, parts: Collection[str], metric: Tensor | None = None
+) -> dict[str, Tensor]:
+    """What `parts` keep of blocks of equal size.
+
+    `keys` is `[batch, num_kv_heads, num_blocks, size, head_dim]`.
 
     centroid: the mean key; minimum, maximum: per dimension; witness: the key farthest (L2) from
     the mean, the earliest of equals; core: the mean of the others (of a lone key, that key);
-    variance: the mean over tokens and dimensions of (k - mean)², `[..., num_blocks]`.
+    variance: the mean over tokens and dimensions of (k - mean)², `[..., num_blocks]`; landmark:
+    the key farthest from the mean by `metric` (see `topokv.landmarks`); bulk: the mean of the
+    others.
     """
     kept: dict[str, Tensor] = {}
     # Two reductions: aminmax over any but the last size takes four times as long as both.
@@ -96,23 +112,34 @@ def summarise(keys: Tensor, parts: Collection[str]) -> dict[str, Tensor]:
         return kept
     mean = keys.mean(dim=-2)
     kept["centroid"] = mean
-    if not _OF_DISTANCE.isdisjoint(parts):
+    if not {"core", "witness", "variance"}.isdisjoint(parts):
         kept |= _around_mean(keys, mean)
+    if metric is not None:
+        kept["landmark"], kept["bulk"] = _apart(keys, mean, squared_reach(keys, metric))
     return {part: kept[part] for part in parts if part in kept}
 
 
 def _around_mean(keys: Tensor, mean: Tensor) -> dict[str, Tensor]:
     """The parts of distance: each block's witness, core and variance."""
-    size, head_dim = keys.shape[-2:]
     distance = (keys - mean.unsqueeze(-2)).square_().sum(dim=-1)
+    witness, core = _apart(keys, mean, distance)
+    return {"witness": witness, "core": core, "variance": distance.mean(dim=-1) / keys.shape[-1]}
+
+
+def _apart(keys: Tensor, mean: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
+    """Each block's farthest key and the mean of the others; a lone key is both."""
+    size, head_dim = keys.shape[-2:]
     farthest = distance.argmax(dim=-1)[..., None, None].expand(*mean.shape[:-1], 1, head_dim)
-    witness = keys.gather(-2, farthest).squeeze(-2)
-    core = mean if size == 1 else mean + (mean - witness) / (size - 1)
-    return {"witness": witness, "core": core, "variance": distance.mean(dim=-1) / head_dim}
+    far = keys.gather(-2, farthest).squeeze(-2)
+    return far, mean if size == 1 else mean + (mean - far) / (size - 1)
 
 
 def _summarise_all(
-    k: Tensor, block_size: int, parts: Collection[str], room: int = 0
+    k: Tensor,
+    block_size: int,
+    parts: Collection[str],
+    room: int = 0,
+    metric: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """`summarise` of all of `k`; each part has room for `room` more blocks at its end."""
     check_block_size(block_size)
@@ -121,11 +148,18 @@ def _summarise_all(
         return kept
     places = -(-k.shape[2] // block_size) + room
     for first, keys in _pieces(k, block_size, parts):
-        for part, tensor in summarise(keys, parts).items():
+        for part, tensor in summarise(keys, parts, metric).items():
             if part not in kept:
                 kept[part] = tensor.new_empty(*k.shape[:2], places, *tensor.shape[3:])
             kept[part][:, :, first : first + tensor.shape[2]] = tensor
     return kept
+
+
+def _moments(k: Tensor, block_size: int) -> KeyMoments:
+    moments = KeyMoments()
+    for _, keys in _pieces(k, block_size, _OF_LANDMARK):
+        moments.add(keys)
+    return moments
 
 
 def _pieces(k: Tensor, block_size: int, parts: Collection[str]) -> Iterator[tuple[int, Tensor]]:
@@ -195,6 +229,14 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
+def _with_needed(parts: Collection[str]) -> frozenset[str]:
+    """`parts` with those that they are made from."""
+    needed = {"centroid"} if "drift" in parts else set()
+    if not _OF_LANDMARK.isdisjoint(parts):
+        needed |= {"bulk", "landmark"}
+    return frozenset(parts) | needed
+
+
 class BlockSummary:
     """The parts kept of each block of a growing K cache.
 
@@ -202,6 +244,10 @@ class BlockSummary:
     the parts that are one number a block; float32, or float64 for float64 keys. With `shared_heads`
     centroids are averaged over the KV heads before drift is taken, which is then `[batch, 1,
     num_blocks]`. `append` takes one token's keys and recomputes the last block alone.
+
+    Landmarks are judged by statistics of the keys that the summary is built from, as a prompt's:
+    they and `spread [batch, num_kv_heads, head_dim, head_dim]`, one for all blocks, stay as the
+    cache grows.
     """
 
     def __init__(
@@ -220,17 +266,20 @@ class BlockSummary:
         self.kv_len = k.shape[2]
         self.shared_heads = shared_heads
         self._seed = seed
-        self._parts = frozenset(parts) | ({"centroid"} if "drift" in parts else frozenset())
+        self._parts = _with_needed(parts)
         self._shape = (k.shape[0], k.shape[1])
-        self._stored = self._build(k)
+        self._of_head: dict[str, Tensor] = {}
         last = (self.num_blocks - 1) * block_size
         self._tail = k.new_empty(*self._shape, block_size, k.shape[3], dtype=_wide_dtype(k))
         self._tail[:, :, : self.kv_len - last] = k[:, :, last:]
+        self._stored = self._build(k)
 
     def _build(self, k: Tensor) -> dict[str, _Column]:
         num_blocks = self.num_blocks
         room = num_blocks // 8 + 16
-        rooms = _summarise_all(k, self.block_size, self._parts, room)
+        moments = None if _OF_LANDMARK.isdisjoint(self._parts) else _moments(k, self.block_size)
+        self._metric = None if moments is None else moments.metric()
+        rooms = _summarise_all(k, self.block_size, self._parts, room, self._metric)
         if "noise" in self._parts:
             noise = block_noise(self._seed, *self._shape, 0, num_blocks + room)
             rooms["noise"] = noise.to(k.device)
@@ -240,6 +289,11 @@ class BlockSummary:
             columns["drift"] = _Column(drift, num_blocks)
         if "keys" in self._parts:
             columns["keys"] = _Column(k, self.kv_len)
+        if moments is not None:
+            points = columns["bulk"].tensor, columns["landmark"].tensor
+            self._of_head["spread"] = spread_of_others(
+                moments.scatter, *points, self.token_counts()
+            )
         return columns
 
     @property
@@ -247,6 +301,8 @@ class BlockSummary:
         return -(-self.kv_len // self.block_size)
 
     def __getitem__(self, part: str) -> Tensor:
+        if part in self._of_head:
+            return self._of_head[part]
         return self._stored[part].tensor
 
     @property
@@ -270,7 +326,7 @@ class BlockSummary:
         self.kv_len += 1
         last = self.num_blocks - 1
         keys = self._tail[:, :, : place + 1].unsqueeze(2)
-        for name, tensor in summarise(keys, self._parts).items():
+        for name, tensor in summarise(keys, self._parts, self._metric).items():
             self._stored[name].put(last, tensor)
         self._append_rest(last, k_token)
 

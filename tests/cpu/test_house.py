@@ -15,7 +15,7 @@ PACKAGE = Path(topokv.__file__).parent
 FLOORS = (
     {"files"},
     {"intervals", "machine", "probe", "progress", "record", "schedule", "texts", "wheels"},
-    {"cache"},
+    {"cache", "landmarks"},
     {"blocks", "captures", "environment", "timing"},
     {"selectors", "workload", "attention"},
     {"mixture", "quality", "capture"},
