@@ -16,7 +16,8 @@ class Scheduler:
 
     `k` is `[batch, num_kv_heads, kv_len, head_dim]`, what the cache holds at the start. Then for
     each decode step `append(k_token)` and `schedule(q)`; the choice equals that of a scheduler
-    built from all the keys at once. While the cache is shorter than the budget, all of it is
+    built from all the keys at once, but for selectors that judge by statistics of the keys at the
+    start (`Selector.from_prompt`). While the cache is shorter than the budget, all of it is
     selected.
 
     Raises ValueError for an unknown selector or sharing and for counts below their least value.

@@ -27,7 +27,8 @@ class Selector:
 
     `parts` are what it needs of a BlockSummary, `floats_per_block(head_dim, block_size)` what it
     reads of each block of a KV head at every step, `sharing` how many schedules it makes unless
-    told.
+    told. `from_prompt`: it judges by statistics of the keys that the summary was built from, so
+    that a cache that grew is not scheduled quite as one seen at once.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Selector:
     parts: tuple[str, ...]
     floats_per_block: Callable[[int, int], int]
     sharing: str = "kv-head"
+    from_prompt: bool = False
 
     def summarise(
         self, k: Tensor, block_size: int, *, sharing: str | None = None, seed: int = 0
@@ -97,7 +99,7 @@ def witness(summary: BlockSummary, q: Tensor) -> Tensor:
     of points, described by its centre and its farthest point.
     """
     queries = _queries(summary, q) / math.sqrt(q.shape[-1])
-    return _two_point_mass(summary, queries, 0.0)
+    return _two_point_mass(summary, queries, ("core", "witness"), 0.0)
 
 
 def witness_var(summary: BlockSummary, q: Tensor) -> Tensor:
@@ -108,7 +110,23 @@ def witness_var(summary: BlockSummary, q: Tensor) -> Tensor:
     """
     queries = _queries(summary, q) / math.sqrt(q.shape[-1])
     spread = queries.square().sum(dim=-1, keepdim=True) * summary["variance"].unsqueeze(2)
-    return _two_point_mass(summary, queries, spread / 2)
+    return _two_point_mass(summary, queries, ("core", "witness"), spread / 2)
+
+
+def discriminant(summary: BlockSummary, q: Tensor) -> Tensor:
+    """softmax_b(logaddexp(q_h · o_b / √d + ln(n_b - 1) + g_b, q_h · w_b / √d)), as `witness`.
+
+    w_b, though, is the block's landmark: the key farthest from the mean by the metric N⁻¹BN⁻¹ of
+    `topokv.landmarks`, the one most likely to take or to lose a query's attention by itself; o_b is
+    the mean of the others. g_b is what their spread adds: their logits vary by q_hᵀ S q_h / d, S
+    being the covariance of keys about o_b pooled over the head's blocks, and the exponentials of
+    n_b - 1 Gaussian logits average more than that of their mean (`_spread_gain`). All statistics
+    are the head's own: no constant is tuned to a model, and rescaled keys and queries choose alike.
+    """
+    queries = _queries(summary, q) / math.sqrt(q.shape[-1])
+    variance = ((queries @ summary["spread"]) * queries).sum(dim=-1, keepdim=True)
+    gain = _spread_gain(variance, summary.token_counts() - 1)
+    return _two_point_mass(summary, queries, ("bulk", "landmark"), gain)
 
 
 def oracle(summary: BlockSummary, q: Tensor) -> Tensor:
@@ -121,10 +139,25 @@ def oracle(summary: BlockSummary, q: Tensor) -> Tensor:
     return mass.view(*mass.shape[:-1], summary.num_blocks, summary.block_size).sum(dim=-1)
 
 
-def _two_point_mass(summary: BlockSummary, queries: Tensor, spread: Tensor | float) -> Tensor:
+def _two_point_mass(
+    summary: BlockSummary, queries: Tensor, points: tuple[str, str], gain: Tensor | float
+) -> Tensor:
+    """Each block's share: the exponentials of its centre, n_b - 1 times and raised, and outlier."""
+    centre, outlier = (queries @ summary[part].mT for part in points)
     others = (summary.token_counts() - 1).log()
-    centre = queries @ summary["core"].mT + spread + others
-    return torch.logaddexp(centre, queries @ summary["witness"].mT).softmax(dim=-1)
+    return torch.logaddexp(centre + others + gain, outlier).softmax(dim=-1)
+
+
+def _spread_gain(variance: Tensor, count: Tensor) -> Tensor:
+    """The log of the mean exponential of `count` Gaussian numbers of mean 0.
+
+    variance/2 while the sum has many terms of weight. Past variance 2 ln(count) its largest term
+    rules and no Gaussian integral may be taken: √(2 variance ln(count)) - ln(count). Source:
+    Derrida 1981, the random-energy model.
+    """
+    limit = 2 * count.clamp(min=1).log()
+    variance = variance.clamp(min=0)
+    return torch.where(variance < limit, variance / 2, (variance * limit).sqrt() - limit / 2)
 
 
 def _queries(summary: BlockSummary, q: Tensor) -> Tensor:
@@ -156,5 +189,12 @@ SELECTORS: tuple[Selector, ...] = (
     Selector("keydiff", keydiff, ("centroid",), lambda d, n: d),
     Selector("witness", witness, ("core", "witness"), lambda d, n: 2 * d),
     Selector("witness-var", witness_var, ("core", "witness", "variance"), lambda d, n: 2 * d + 1),
+    Selector(
+        "discriminant",
+        discriminant,
+        ("bulk", "landmark", "spread"),
+        lambda d, n: 2 * d,
+        from_prompt=True,
+    ),
     Selector("oracle", oracle, ("keys",), lambda d, n: d * n),
 )

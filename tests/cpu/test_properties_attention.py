@@ -19,6 +19,9 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 BROKEN = torch.tensor([math.inf, -math.inf, math.nan, 0.0, 3e4])
 
 by_selector = pytest.mark.parametrize("selector", SELECTORS, ids=lambda s: s.name)
+by_selector_of_blocks_alone = pytest.mark.parametrize(
+    "selector", [s for s in SELECTORS if not s.from_prompt], ids=lambda s: s.name
+)
 by_path = pytest.mark.parametrize("path", ATTENTION_PATHS, ids=lambda p: p.name)
 seeds = st.integers(0, 2**32)
 
@@ -78,7 +81,7 @@ def test_selections_are_exact_and_repeat_whatever_the_keys_hold(selector, cache,
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@by_selector
+@by_selector_of_blocks_alone
 @given(cache=caches(), cut=cuts(), start=st.floats(0.0, 1.0))
 def test_a_cache_grown_by_tokens_is_scheduled_as_one_seen_at_once(selector, cache, cut, start):
     q, k, _ = cache

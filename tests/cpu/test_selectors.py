@@ -48,6 +48,33 @@ def witness_var(q, blocks):
     return witness(q, blocks, weight=0.5)
 
 
+def discriminant(q, blocks):
+    means = torch.stack([block.mean(0) for block in blocks])
+    rest = torch.cat([block - block.mean(0) for block in blocks])
+    scatter = rest.T @ rest
+    noise = torch.linalg.pinv(scatter + 1e-4 * scatter.diagonal().diag())
+    apart = means - means.mean(0)
+    metric = noise @ apart.T @ apart @ noise
+    far = [
+        int(torch.tensor([r @ metric @ r for r in block - block.mean(0)]).argmax())
+        for block in blocks
+    ]
+    others = [torch.cat((b[:i], b[i + 1 :])) for b, i in zip(blocks, far, strict=True)]
+    rest = torch.cat([other - other.mean(0) for other in others if len(other)] or [q[:0, None]])
+    freedom = max(1, sum(len(other) - 1 for other in others if len(other)))
+    variance = float((rest @ q).square().sum() / freedom / len(q)) if len(rest) else 0.0
+    mass = []
+    for block, index, other in zip(blocks, far, others, strict=True):
+        terms = [float(q @ block[index]) / len(q) ** 0.5]
+        if len(other):
+            limit = 2 * math.log(len(other))
+            frozen = math.sqrt(variance * limit) - limit / 2
+            gain = variance / 2 if variance < limit else frozen
+            terms.append(float(q @ other.mean(0)) / len(q) ** 0.5 + gain + math.log(len(other)))
+        mass.append(logsumexp(*terms))
+    return torch.tensor(mass).softmax(0).tolist()
+
+
 def oracle(q, blocks):
     weights = (torch.cat(blocks) @ q / len(q) ** 0.5).softmax(0)
     return [float(part.sum()) for part in weights.split([len(block) for block in blocks])]
@@ -61,6 +88,7 @@ def oracle(q, blocks):
         ("quest", quest),
         ("witness", witness),
         ("witness-var", witness_var),
+        ("discriminant", discriminant),
         ("oracle", oracle),
     ],
 )
@@ -110,7 +138,7 @@ def test_every_selector_fills_the_budget_under_every_sharing(name, sharing):
     assert ids.min() >= 0 and ids.max() == 36
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [s.name for s in SELECTORS if not s.from_prompt])
 def test_scheduler_that_grew_chooses_as_one_built_from_scratch(name):
     work = gaussian(batch=2, num_q_heads=4, num_kv_heads=2, kv_len=41, head_dim=8)
     k = work.cache.k
@@ -135,6 +163,34 @@ def test_oracle_holds_more_attention_than_any_other_selector():
         )
 
     assert all(recall("oracle") >= recall(name) for name in NAMES)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_discriminant_chooses_alike_when_queries_undo_a_scaling_of_the_keys(size):
+    work = gaussian(num_q_heads=4, num_kv_heads=2, kv_len=64, head_dim=8, dtype=torch.float64)
+    scale = size * torch.linspace(0.1, 10, 8, dtype=torch.float64)
+    chosen = [
+        select_tokens(q, k, 28, selector="discriminant", block_size=4)
+        for q, k in ((work.q, work.cache.k), (work.q / scale, work.cache.k * scale))
+    ]
+    assert torch.equal(*chosen)
+
+
+def test_discriminant_sees_a_needle_that_large_idle_dimensions_hide_from_witness():
+    generator = torch.Generator().manual_seed(0)
+    # Dimension 0 tells blocks apart and is what queries look along; the others are large noise.
+    k = torch.randn(1, 1, 1024, 8, generator=generator) * torch.tensor([0.1] + [10.0] * 7)
+    k[..., 0] += torch.randn(64, generator=generator).repeat_interleave(16)
+    needle = 16 * 20 + 5
+    k[0, 0, needle, 0] = 4
+    q = torch.zeros(1, 1, 1, 8)
+    q[..., 0] = 10
+
+    def kept(name):
+        return needle in select_tokens(q, k, 64, selector=name, block_size=16).flatten().tolist()
+
+    assert kept("discriminant")
+    assert not kept("witness")
 
 
 def test_unknown_selector_is_answered_with_the_valid_ones():
