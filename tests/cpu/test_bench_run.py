@@ -12,6 +12,7 @@ import pytest
 
 from topokv.bench.plan import Settings
 from topokv.bench.run import Job, measure
+from topokv.files import claim
 from topokv.record import read
 
 # A worker without torch: two cells of one row each; `act(process, cell)` decides what it does.
@@ -182,6 +183,14 @@ def test_an_output_that_cannot_be_written_is_found_before_measuring(tmp_path):
         running = job(tmp_path, "raise SystemExit('started')", output=output)
         with pytest.raises(OSError, match=r"file|folder"):
             measure(running)
+
+
+def test_two_runs_do_not_mix_in_one_file(tmp_path):
+    out = tmp_path / "out/bench.json"
+    out.parent.mkdir()
+    with claim(out), pytest.raises(BlockingIOError, match="another run is writing this file"):
+        measure(job(tmp_path))
+    assert list(out.parent.iterdir()) == []
 
 
 def test_bad_settings_are_found_before_a_worker_starts(tmp_path):

@@ -18,7 +18,7 @@ from topokv.timing.sizes import copy_bytes
 from topokv.workload import Workload
 
 # Reading all of K once more takes long and needs no pairs: a few rounds are enough.
-_ROUNDS = 7
+_ROUNDS = 5
 Choice = tuple[str, str]
 
 

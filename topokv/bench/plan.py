@@ -46,7 +46,7 @@ class Settings:
     rounds: int = 50
     warmup: int = 3
     processes: int = 5
-    max_seconds: float = 15.0
+    max_seconds: float = 12.0
     device: str = "auto"
     require_device: bool = False
     graphs: str = "auto"
