@@ -121,8 +121,9 @@ def test_the_published_way_to_attend_is_always_measured():
 
 
 def test_a_real_cache_gets_all_selectors_unless_told():
-    plan = planned_grid(Settings(attention=("gather",)), [captured()])
-    assert [row.selector for row in plan.cells[0].rows] == ["drift", "witness"]
+    plan = planned_grid(Settings(), [captured()])
+    found = [(row.selector, row.attention) for row in plan.cells[0].rows]
+    assert found == [("drift", "gather"), ("witness", "gather")]
     plan = planned_grid(Settings(selectors=("quest-q",), attention=("gather",)), [captured()])
     assert [row.sharing for row in plan.cells[0].rows] == ["q-head"]
 

@@ -204,7 +204,7 @@ def rotation_of(count, caches):
         kv_len=256, block_size=16, selected_tokens=128, sink_blocks=1, local_blocks=2
     )
     schedule = schedule_tokens(torch.zeros(1, ids.shape[1], 16), budget)
-    row = Sparse("sparse", "gather", schedule, lambda: None, 128 * 8 * 2 * 4)
+    row = Sparse("sparse", "gather", schedule, lambda: lambda: None, 128 * 8 * 2 * 4)
     return rotated(row, workload, copies(workload.cache, caches, None), count, seed=1)
 
 

@@ -40,7 +40,7 @@ class CountingClock:
 
 
 def arm(name, time=1.0, **options):
-    return Arm(name, lambda: (name, time), **options)
+    return Arm.of(name, lambda: (name, time), **options)
 
 
 def test_every_round_runs_every_arm_once_each_time_cold():
@@ -75,10 +75,21 @@ def test_an_arm_of_every_third_round_runs_in_a_third_of_them():
     assert (len(samples["a"].cold), len(samples["b"].cold)) == (9, 3)
 
 
+def test_what_makes_a_call_ready_comes_before_the_caches_are_made_cold():
+    clock = CountingClock()
+
+    def ready():
+        clock.events.append("ready")
+        return lambda: ("a", 1.0)
+
+    measure([Arm("a", ready, repeat=True)], clock, StopRule(2), warmup=0)
+    assert clock.events == ["ready", "cool", "a", "a"] * 2
+
+
 def test_warmup_is_not_timed():
     calls = []
     measure(
-        [Arm("a", lambda: calls.append(1) or ("a", 1.0))], CountingClock(), StopRule(2), warmup=4
+        [Arm.of("a", lambda: calls.append(1) or ("a", 1.0))], CountingClock(), StopRule(2), warmup=4
     )
     assert len(calls) == 6
 

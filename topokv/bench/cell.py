@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from topokv.attention import Attend, attention_path_named, prepare_dense
+from topokv.attention import Attend, Decode, attention_path_named, prepare_dense
 from topokv.bench.device import Context
 from topokv.bench.loaded import Choice, Loaded, choice_of
 from topokv.bench.parts import Part, failed
@@ -31,7 +32,7 @@ class Prepared:
     row: Row
     choice: Choice
     schedule: CandidateSchedule
-    attend: Attend
+    decode: Decode
     backend: str | None
     wrong: str | None
 
@@ -41,7 +42,7 @@ class Prepared:
 
     @property
     def score_arm(self) -> str:
-        return " ".join(("score", *self.choice))
+        return " ".join(("score", *self.choice, str(self.row.attention)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,16 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What the cells of one workload are measured with; `seed` shuffles the rounds."""
+    """What one cell is measured with; `seed` shuffles the rounds.
+
+    Rows of one way to attend share its buffers: many selectors need no more memory than one.
+    """
 
     loaded: Loaded
     settings: Settings
     context: Context
     seed: int
+    decodes: dict[str, Decode] = field(default_factory=dict)
 
     def measure(self, cell: Cell) -> list[Part]:
         """A part for each row of the cell."""
@@ -76,25 +81,28 @@ class Bench:
 
     def prepare(self, row: Row, selected_tokens: int) -> Prepared:
         """The row's schedule and its attention over it, compared with masked dense attention."""
-        choice = choice_of(row)
+        choice, path = choice_of(row), str(row.attention)
         q, cache = self.loaded.workload.q, self.loaded.workload.cache
-        schedule = self._scoring(choice, selected_tokens)()
-        attend = attention_path_named(str(row.attention)).prepare(q, cache, schedule)
+        scheduler = self.loaded.schedulers[choice]
+        scheduler.selected_tokens = selected_tokens
+        schedule = scheduler.schedule(q)
+        if path not in self.decodes:
+            self.decodes[path] = attention_path_named(path).make()
+        attend = self.decodes[path].load(q, cache, schedule)
         wrong = mismatch(attend(), q, cache, schedule.token_ids)
-        return Prepared(row, choice, schedule, attend, attention_backend(attend), wrong)
+        backend = attention_backend(attend)
+        return Prepared(row, choice, schedule, self.decodes[path], backend, wrong)
 
-    def _scoring(self, choice: Choice, selected_tokens: int) -> Callable[[], CandidateSchedule]:
-        """A call that chooses so many tokens; budgets of one workload share a scheduler."""
-        scheduler, q = self.loaded.schedulers[choice], self.loaded.workload.q
+    def _load(self, row: Prepared) -> Attend:
+        """The row's attention, loaded into the buffers that all rows of its kind share."""
+        workload = self.loaded.workload
+        return row.decode.load(workload.q, workload.cache, row.schedule)
 
-        def choose() -> CandidateSchedule:
-            scheduler.selected_tokens = selected_tokens
-            chosen = scheduler.schedule(q)
-            # Expanded when first read: that is part of choosing.
-            _ = chosen.token_ids
-            return chosen
-
-        return choose
+    def _choose(self, row: Prepared) -> Attend:
+        """What a step does before it attends: score, rank, expand and load, all of it afresh."""
+        workload = self.loaded.workload
+        schedule = self.loaded.schedulers[row.choice].schedule(workload.q)
+        return row.decode.load(workload.q, workload.cache, schedule)
 
     def _time(self, rows: Sequence[Prepared]) -> Timed:
         dense = prepare_dense(self.loaded.workload.q, self.loaded.workload.cache)
@@ -108,13 +116,13 @@ class Bench:
         return Timed(samples, self._replay(dense, rows), backend, conditions)
 
     def _rounds(self, dense: Attend, rows: Sequence[Prepared]) -> dict[str, Samples]:
-        arms = {"dense": Arm("dense", dense, repeat=True), "again": Arm("again", dense)}
+        arms = [Arm.of("dense", dense, repeat=True), Arm.of("again", dense)]
         for row in rows:
-            arms[row.arm] = Arm(row.arm, row.attend, repeat=True)
-            choose = self._scoring(row.choice, row.schedule.budget.selected_tokens)
-            arms[row.score_arm] = Arm(row.score_arm, choose, every=_SCORE_EVERY)
+            choose = partial(self._choose, row)
+            arms.append(Arm(row.arm, partial(self._load, row), repeat=True))
+            arms.append(Arm.of(row.score_arm, choose, every=_SCORE_EVERY))
         return measure(
-            list(arms.values()),
+            arms,
             self.context.clock,
             StopRule(self.settings.rounds, self.settings.cell_seconds),
             warmup=self.settings.warmup,
@@ -129,7 +137,7 @@ class Bench:
                 name=row.arm,
                 attention=str(row.row.attention),
                 schedule=row.schedule,
-                attend=row.attend,
+                load=partial(self._load, row),
                 touched_bytes=int(self._density(row) * cache_bytes),
             )
             for row in rows

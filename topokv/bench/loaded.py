@@ -77,7 +77,7 @@ def _time_once(loaded: Loaded, settings: Settings, context: Context) -> None:
     moved = copy_bytes(cache.num_bytes, context.last_cache_bytes)
     copy, copied = prepare_copy(cache.k, moved)
     loaded.facts = {"copy_bytes": copied, "cache_bytes": cache.num_bytes}
-    arms = [Arm("copy", copy), Arm("read", prepare_read(cache.k, cache.v))]
+    arms = [Arm.of("copy", copy), Arm.of("read", prepare_read(cache.k, cache.v))]
     for choice in loaded.schedulers:
         arms += _upkeep_arms(cache.k, choice, settings)
     stop = StopRule(_ROUNDS, settings.cell_seconds, min_rounds=_ROUNDS)
@@ -100,7 +100,10 @@ def _upkeep_arms(k: Tensor, choice: Choice, settings: Settings) -> list[Arm]:
     def update() -> None:
         growing.append(token)
 
-    return [Arm(_arm_name("summary", choice), summarise), Arm(_arm_name("update", choice), update)]
+    return [
+        Arm.of(_arm_name("summary", choice), summarise),
+        Arm.of(_arm_name("update", choice), update),
+    ]
 
 
 def _arm_name(kind: str, choice: Choice) -> str:

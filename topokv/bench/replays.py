@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -27,7 +27,7 @@ class Sparse:
     name: str
     attention: str
     schedule: CandidateSchedule
-    attend: Attend
+    load: Callable[[], Attend]
     touched_bytes: int
 
 
@@ -59,7 +59,7 @@ def replay(
     """What the context's further ways of timing say; nothing on a CPU, which has one clock."""
     found = Replays()
     if context.modes.wall:
-        arms = [Arm("dense", dense), *(Arm(row.name, row.attend) for row in rows)]
+        arms = [Arm.of("dense", dense), *(Arm(row.name, row.load) for row in rows)]
         found.wall = _times(arms, WallClock(context.clock, context.device), stop, seed)
     if context.modes.graph:
         found.graph = _graph_times(rows, workload, context, stop, seed)
@@ -83,7 +83,7 @@ def _graph_times(
         count = rotation_count(least, row.touched_bytes)
         calls[row.name] = rotated(row, workload, caches, count, seed)
     graphs = {name: GraphArm(attends, context.device) for name, attends in calls.items()}
-    arms = [Arm(name, graph) for name, graph in graphs.items()]
+    arms = [Arm.of(name, graph) for name, graph in graphs.items()]
     whole = _times(arms, context.clock, stop, seed)
     return {n: [time / graphs[n].num_calls for time in times] for n, times in whole.items()}
 

@@ -7,23 +7,31 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from topokv.intervals import half_width, median, median_interval, paired_ratios
 from topokv.timing.faults import minor_faults
+
+Call: TypeAlias = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
     """A thing to time. `every` n-th round runs it: what is paired runs in each round.
 
-    `repeat` times the same call again at once, for the warm column.
+    `ready` gives the call that is timed and is not timed itself: arms that share buffers load them
+    there. `repeat` times the same call again at once, for the warm column.
     """
 
     name: str
-    call: Callable[[], object]
+    ready: Callable[[], Call]
     every: int = 1
     repeat: bool = False
+
+    @staticmethod
+    def of(name: str, call: Call, *, every: int = 1, repeat: bool = False) -> Arm:
+        """An arm whose call is always ready."""
+        return Arm(name, lambda: call, every, repeat)
 
 
 class Clock(Protocol):
@@ -32,7 +40,7 @@ class Clock(Protocol):
     def cool(self) -> object:
         """Leave the caches holding other data than the arms'."""
 
-    def milliseconds(self, call: Callable[[], object]) -> float:
+    def milliseconds(self, call: Call) -> float:
         """The time of one call, finished on the device."""
 
 
@@ -107,7 +115,7 @@ def _warm_up(arms: Sequence[Arm], rounds: int, max_seconds: float) -> None:
     start = perf_counter()
     for _ in range(rounds):
         for arm in arms:
-            arm.call()
+            arm.ready()()
         if perf_counter() - start > max_seconds / 2:
             return
 
@@ -117,14 +125,15 @@ def _ratios(samples: Mapping[str, Samples], pairs: Sequence[Pair]) -> list[list[
 
 
 def _sample(arm: Arm, clock: Clock, samples: Samples) -> None:
+    call = arm.ready()
     clock.cool()
     before = minor_faults()
-    samples.cold.append(clock.milliseconds(arm.call))
+    samples.cold.append(clock.milliseconds(call))
     after = minor_faults()
     if before is not None and after is not None:
         samples.faults.append(after - before)
     if arm.repeat:
-        samples.warm.append(clock.milliseconds(arm.call))
+        samples.warm.append(clock.milliseconds(call))
 
 
 def median_faults(samples: Samples) -> float | None:
