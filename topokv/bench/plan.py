@@ -213,30 +213,23 @@ def grid(
     budgets(settings, longest)
     cells = []
     for source in sources:
-        template = _template(settings, source, dtype)
-        names, paths = _compared(source, selectors, attention)
-        names, paths = settings.selectors or names, settings.attention or paths
-        for tokens in dict.fromkeys(settings.selected_tokens):
-            if tokens <= source.kv_len:
-                sharing = {
-                    name: settings.sharing or sharing_of(name) for name in dict.fromkeys(names)
-                }
-                rows = _rows(template, tokens, sharing, (PUBLISHED_ATTENTION, *settings.attention))
-                cells.append(Cell(source, tokens, rows))
+        by_default = GAUSSIAN_SELECTORS if source.kv == GAUSSIAN else selectors
+        names = dict.fromkeys(settings.selectors or by_default)
+        sharing = {name: settings.sharing or sharing_of(name) for name in names}
+        cells += _cells(settings, source, _template(settings, source, dtype), sharing)
     return Plan(tuple(cells), tuple(_notes(settings, sources)))
 
 
-def _compared(
-    source: Source, selectors: Sequence[str], attention: Sequence[str]
-) -> tuple[Sequence[str], Sequence[str]]:
-    """Selectors and ways to attend that a source gets unless told.
-
-    Random keys tell ways to attend apart but no selectors, a real cache selectors; there the
-    published way to attend, the first, is enough.
-    """
-    if source.kv == GAUSSIAN:
-        return GAUSSIAN_SELECTORS, attention
-    return selectors, attention[:1]
+def _cells(
+    settings: Settings, source: Source, template: Row, sharing: Mapping[str, str]
+) -> list[Cell]:
+    """One source's cells; `sharing` is that of each of its selectors."""
+    paths = (PUBLISHED_ATTENTION, *settings.attention)
+    return [
+        Cell(source, tokens, _rows(template, tokens, sharing, paths))
+        for tokens in dict.fromkeys(settings.selected_tokens)
+        if tokens <= source.kv_len
+    ]
 
 
 def _notes(settings: Settings, sources: Sequence[Source]) -> list[str]:
