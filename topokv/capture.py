@@ -269,6 +269,15 @@ def load_model(path: Path, *, dtype: str = "float32", device: str = "cpu") -> Mo
     return Model(name, model_identity(path), license_, tokenizer, network.to(device).eval())
 
 
+def require_device(name: str) -> None:
+    """Raise ValueError unless a model can run on the device of that name here."""
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise ValueError(f"unknown device {name!r}; expected cpu, cuda or cuda:N")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {name!r} is not there; torch sees {torch.cuda.device_count()}")
+
+
 def _require_extra() -> None:
     for module in ("accelerate", "gguf", "transformers"):
         if find_spec(module) is None:

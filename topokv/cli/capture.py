@@ -31,12 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Capture, after everything that can be checked without the model was checked."""
-    from topokv.capture import Wish, capture_text, load_model
+    from topokv.capture import Wish, capture_text, load_model, require_device
     from topokv.captures import save_capture
     from topokv.texts import file_text
 
     wish = Wish(args.tokens, args.positions, parse_layers(args.layers))
     check_output(args.output)
+    require_device(args.device)
     text = file_text(args.text)
     with Progress("capture") as progress:
         progress.show(f"loading {args.model}")
