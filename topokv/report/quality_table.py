@@ -44,7 +44,7 @@ def _table(workload: str | None, rows: Sequence[Row]) -> str:
 
 def _bytes(rows: Sequence[Row]) -> str:
     """What is read of a block of one KV head at every step; it may depend on the block size."""
-    read = {row.block_size: row.metrics["summary_bytes"] for row in rows}
+    read = {row.block_size: row.metrics.get("summary_bytes") for row in rows}
     shape = rows[0]
     blocks = {size: -(-(shape.seq_len or 0) // (size or 1)) for size in read}
     heads = shape.num_kv_heads or 1
