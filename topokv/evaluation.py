@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -206,13 +206,22 @@ def _row(
     judged: Judgement,
     is_scored: bool,
 ) -> Row:
-    first = next(iter(capture.layers.values()))
-    _, num_kv_heads, kv_len, head_dim = first.k.shape
-    num_blocks = -(-kv_len // setting.block_size)
-    floats = arm.floats_per_block(head_dim, setting.block_size) * num_blocks * num_kv_heads
     baselines = [name for name in (RANDOM, STREAMING) if name != arm.name]
     flags = [judged.against(arm.name, name) for name in baselines] if is_scored else []
-    metrics: dict[str, float | None] = {"summary_bytes": 4 * floats, **_summed_up(measured)}
+    asked = _asked(capture, question, setting, arm)
+    metrics: dict[str, float | None] = {"summary_bytes": _summary_bytes(asked, arm)}
+    return replace(
+        asked,
+        flags=tuple(flags or ["no-scored-block"]),
+        metrics=metrics | _summed_up(measured) | judged.gap_closed(arm.name),
+        samples={"recall": (tuple(round(unit["recall"], 6) for unit in measured),)},
+    )
+
+
+def _asked(capture: Capture, question: Question, setting: Setting, arm: Mixture) -> Row:
+    """The row's identity, with nothing measured yet."""
+    first = next(iter(capture.layers.values()))
+    _, num_kv_heads, kv_len, head_dim = first.k.shape
     return Row(
         workload=capture.name,
         dtype="float32",
@@ -228,10 +237,15 @@ def _row(
         selector=arm.name,
         sharing=question.sharing_of(arm),
         seed=question.seed,
-        flags=tuple(flags or ["no-scored-block"]),
-        metrics=metrics | judged.gap_closed(arm.name),
-        samples={"recall": (tuple(round(unit["recall"], 6) for unit in measured),)},
     )
+
+
+def _summary_bytes(row: Row, arm: Mixture) -> float:
+    """What the arm reads of all blocks of a cache like the row's at every step, in float32."""
+    block_size, head_dim = row.block_size or 1, row.head_dim or 0
+    num_blocks = -(-(row.seq_len or 0) // block_size)
+    floats = arm.floats_per_block(head_dim, block_size)
+    return 4.0 * floats * num_blocks * (row.num_kv_heads or 0)
 
 
 def _summed_up(measured: list[dict[str, float]]) -> dict[str, float]:

