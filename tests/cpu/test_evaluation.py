@@ -168,6 +168,7 @@ def test_the_command_judges_captures_and_writes_rows(file, tmp_path, capsys):
         *("random", "streaming", "quest", "witness", "drift", "witness=0.5,drift=0.5", "oracle")
     ]
     assert {row.workload for row in run.rows} == {"small"}
+    assert run.settings["sources"]["small"]["format"] == "topokv-capture"
 
 
 @pytest.mark.parametrize(

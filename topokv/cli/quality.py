@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge each capture in turn; the file is written after each, so that none is lost."""
+    from topokv.captures import read_header
     from topokv.report.quality_table import render
 
     question = _question(args)
@@ -60,10 +61,12 @@ def run(args: argparse.Namespace) -> int:
         RESULTS.mkdir(exist_ok=True)
     check_output(args.output)
     rows: list[record.Row] = []
+    sources: dict[str, object] = {}
     with claim(args.output), Progress("quality") as progress:
         for path in _captures(args, progress.show):
             rows += _judged(path, question, progress.show)
-            record.write(args.output, _run(args, rows))
+            sources[path.stem] = dict(read_header(path).metadata)
+            record.write(args.output, _run(args, sources, rows))
     print(render(rows))
     return 0
 
@@ -164,7 +167,10 @@ def default_model() -> Path:
     return found[0]
 
 
-def _run(args: argparse.Namespace, rows: list[record.Row]) -> record.Run:
+def _run(
+    args: argparse.Namespace, sources: dict[str, object], rows: list[record.Row]
+) -> record.Run:
+    """The run as it stands; `sources` says of each workload what model and text it comes from."""
     import torch
 
     from topokv.environment import describe
@@ -176,7 +182,7 @@ def _run(args: argparse.Namespace, rows: list[record.Row]) -> record.Run:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=("topokv", *_without_folders(sys.argv[1:])),
         environment=describe(torch.device("cpu"), "cpu"),
-        settings=settings,
+        settings=settings | {"sources": sources},
         rows=tuple(rows),
     )
 
