@@ -242,7 +242,7 @@ def run_tests(session: nox.Session, row: wheels.Backend) -> None:
         with step("probe"):
             backend = row.at(options.torch_version)
             ask_device(backend, required=options.require_device)
-        install(session, backend, *LIGHT, *group("test"))
+        install(session, backend, *LIGHT, *EXTRAS["report"], *group("test"))
         session.env["TOPOKV_BACKEND"] = backend.name
         session.env["TOPOKV_REQUIRE_DEVICE"] = "1" if options.require_device else ""
         report = ("--json-report", f"--json-report-file={results.path}")
@@ -293,7 +293,7 @@ for row in BACKENDS.values():
 @nox.session
 def report(session: nox.Session) -> None:
     """Merge results/, and files and folders named after --, into one table and one page."""
-    session.install(*LIGHT, *PROJECT["project"]["optional-dependencies"]["report"])
+    session.install(*LIGHT, *EXTRAS["report"])
     in_ci = ("--github-summary",) if os.environ.get("GITHUB_STEP_SUMMARY") else ()
     session.run("python", "-m", "topokv", "report", *asked(session).files, *in_ci)
 
