@@ -13,13 +13,17 @@ import os
 import shutil
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
+
+try:
+    import pty
+except ImportError:  # Windows has no such module.
+    pty = None  # type: ignore[assignment]
 
 import nox
 from nox.command import CommandFailed
@@ -87,12 +91,13 @@ class StepError(Exception):
 
 
 @contextmanager
-def step(name: record.Step, last_line: Callable[[], str] = str) -> Iterator[None]:
-    """A step of a session: what fails in it is a StepError, with what its command last said."""
+def step(name: record.Step, why: Callable[[], str] = str) -> Iterator[None]:
+    """A step of a session: what fails in it is a StepError, and `why` what its command said."""
     try:
         yield
     except CommandFailed as error:
-        raise StepError(name, last_line() or str(error)) from error
+        ended = f"the command ended with exit code {error.return_code}"
+        raise StepError(name, why() or ended) from error
     except (OSError, ValueError) as error:
         raise StepError(name, str(error)) from error
 
@@ -108,8 +113,11 @@ class Results:
     @contextmanager
     def kept(self, session: nox.Session) -> Iterator[None]:
         """Run a session: where its commands leave no file, the file says where it ended and why."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.unlink(missing_ok=True)  # or a crash would pass an earlier run's off as new
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.unlink(missing_ok=True)  # or a crash would pass an earlier run's off as new
+        except OSError as error:
+            session.error(str(error))
         try:
             yield
         except StepError as error:
@@ -130,29 +138,35 @@ class Results:
 
 
 @contextmanager
-def heard(said: deque[str]) -> Iterator[IO[str] | None]:
-    """A stream for a command's standard error: shown as it comes, its lines kept in `said`.
+def heard(said: bytearray) -> Iterator[int]:
+    """A descriptor for a command's standard error: shown as it comes, its end kept in `said`.
 
-    None on a terminal, where the command itself must see the terminal to show its progress.
+    Where nox writes to a terminal it is one too, since commands show their progress only there.
     """
-    if sys.stderr.isatty():
-        yield None
-        return
-    read, write = os.pipe()
+    read, write = pty.openpty() if pty and sys.stderr.isatty() else os.pipe()
 
     def pump() -> None:
-        with os.fdopen(read, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                print(line, end="", file=sys.stderr, flush=True)
-                said.append(line.strip())
+        # Reading a terminal that was closed is an error on some systems.
+        with os.fdopen(read, "rb", buffering=0) as stream, suppress(OSError):
+            while chunk := stream.read(4096):
+                sys.stderr.buffer.write(chunk)
+                sys.stderr.flush()
+                said.extend(chunk)
+                del said[:-4096]
 
     pumping = threading.Thread(target=pump)
     pumping.start()
     try:
-        with os.fdopen(write, "w") as stream:
-            yield stream
+        yield write
     finally:
+        os.close(write)
         pumping.join()
+
+
+def last_line(said: bytearray) -> str:
+    """The last line that is not empty."""
+    lines = said.decode(errors="replace").replace("\r", "\n").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def install(session: nox.Session, backend: wheels.Backend, *needs: str) -> None:
@@ -162,7 +176,8 @@ def install(session: nox.Session, backend: wheels.Backend, *needs: str) -> None:
     """
     own = session.virtualenv.is_sandboxed
     if own:
-        share_torch(session, backend)
+        with step("install"):
+            share_torch(session, backend)
     log, pin = (ROOT / ".nox" / f"{session.name}.{kind}" for kind in ("log", "constraint"))
     with step("install", lambda: wheels.last_error(log)):
         log.unlink(missing_ok=True)
@@ -181,12 +196,21 @@ def share_torch(session: nox.Session, backend: wheels.Backend) -> None:
         return
     python, site = answer.strip().split(" ", 1)
     shared = SHARED_TORCH / f"{backend.name}-{backend.wheel}-{python}"
-    (Path(site) / "topokv_torch.pth").write_text(f"{shared}\n", encoding="utf-8")
+    # Python reads .pth files in the locale's encoding.
+    (Path(site) / "topokv_torch.pth").write_text(f"{shared}\n", encoding="locale")
     if not (shared / "verified").exists():
         shutil.rmtree(shared, ignore_errors=True)
         install_torch(session, backend, shared)
         verify(session, backend)
         (shared / "verified").touch()
+
+
+def cpu_torch(session: nox.Session) -> None:
+    """Torch for a session that leaves no results file."""
+    try:
+        share_torch(session, BACKENDS["cpu"])
+    except StepError as error:
+        session.error(str(error))
 
 
 def install_torch(session: nox.Session, backend: wheels.Backend, target: Path) -> None:
@@ -213,11 +237,13 @@ def install_torch(session: nox.Session, backend: wheels.Backend, target: Path) -
 
 def verify(session: nox.Session, backend: wheels.Backend, *, exact: bool = True) -> None:
     """Raise StepError unless the torch that the session's Python imports is the backend's."""
-    answer = str(session.run("python", "-m", "topokv.wheels", silent=True, success_codes=[0, 1]))
-    last_line = answer.strip().splitlines()[-1]
-    if not last_line.startswith("{"):
-        raise StepError("verify", last_line)
-    wrong = wheels.wrong_build(backend, wheels.Build(**json.loads(last_line)), exact=exact)
+    with step("verify"):
+        said = str(session.run("python", "-m", "topokv.wheels", silent=True, success_codes=[0, 1]))
+    lines = said.strip().splitlines() or ["python said nothing"]
+    told = next((line for line in lines if line.startswith("{")), None)
+    if told is None:
+        raise StepError("verify", lines[-1])
+    wrong = wheels.wrong_build(backend, wheels.Build(**json.loads(told)), exact=exact)
     if wrong is not None:
         raise StepError("verify", wrong)
 
@@ -241,7 +267,8 @@ def run_tests(session: nox.Session, row: wheels.Backend) -> None:
     with results.kept(session):
         with step("probe"):
             backend = row.at(options.torch_version)
-            ask_device(backend, required=options.require_device)
+            if options.require_device:
+                ask_device(backend, required=True)
         install(session, backend, *LIGHT, *EXTRAS["report"], *group("test"))
         session.env["TOPOKV_BACKEND"] = backend.name
         session.env["TOPOKV_REQUIRE_DEVICE"] = "1" if options.require_device else ""
@@ -265,22 +292,22 @@ def run_bench(session: nox.Session, row: wheels.Backend) -> None:
         if not found.usable:
             results.leave("skipped", "probe", found.reason)
             session.skip(found.reason)
-        install(session, backend, *LIGHT, "numpy")
+        install(session, backend, *LIGHT, *EXTRAS["machine"], "numpy")
         own = ("--device", backend.name, "--output", str(path))
-        said: deque[str] = deque(maxlen=1)
-        with step("benchmark", lambda: " ".join(said)), heard(said) as stderr:
+        said = bytearray()
+        with step("benchmark", lambda: last_line(said)), heard(said) as stderr:
             session.run("python", "-m", "topokv", "bench", *own, *options.bench, stderr=stderr)
 
 
 def add_sessions(backend: wheels.Backend) -> None:
-    """The two sessions of one row of the table."""
+    """The two sessions of one row of the table; one at a time, as a device is there once."""
 
-    @nox.session(name=f"tests_{backend.name}")
+    @nox.session(name=f"tests_{backend.name}", allow_parallel=False)
     def tests(session: nox.Session) -> None:
         """Run the CPU tests under this build of torch, and its own where it has a device."""
         run_tests(session, backend)
 
-    @nox.session(name=f"bench_{backend.name}")
+    @nox.session(name=f"bench_{backend.name}", allow_parallel=False)
     def bench(session: nox.Session) -> None:
         """Benchmark on this backend's device; skipped, with the reason, where there is none."""
         run_bench(session, backend)
@@ -339,7 +366,7 @@ def build(session: nox.Session) -> None:
 @nox.session(requires=["build"], reuse_venv=False)
 def package(session: nox.Session) -> None:
     """Run the wheel in a fresh environment, far from the checkout."""
-    share_torch(session, BACKENDS["cpu"])
+    cpu_torch(session)
     session.install(*map(str, DIST.glob("*.whl")), f"torch=={BACKENDS['cpu'].version}", "numpy")
     session.chdir(session.create_tmp())
     session.run("topokv", "--version")
@@ -360,7 +387,7 @@ def devices(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Check the format, the lint rules, the types and the workflows."""
     # The types of torch are in torch itself.
-    share_torch(session, BACKENDS["cpu"])
+    cpu_torch(session)
     session.install(*LIGHT, *EXTRAS["report"], *group("lint"))
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")

@@ -96,7 +96,7 @@ def project(tmp_path_factory):
     table = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     table = table[table.index("[tool.topokv]") : table.index("[tool.hatch")]
     needs = (
-        "[project]\ndependencies = []\n[project.optional-dependencies]\nreport = []\n"
+        "[project]\ndependencies = []\n[project.optional-dependencies]\nreport = []\nmachine = []\n"
         f"[dependency-groups]\ntest = {[*TESTS]}\n"
     )
     (root / "pyproject.toml").write_text(needs + table, encoding="utf-8")
