@@ -96,7 +96,8 @@ def step(name: record.Step, why: Callable[[], str] = str) -> Iterator[None]:
     try:
         yield
     except CommandFailed as error:
-        ended = f"the command ended with exit code {error.return_code}"
+        code = error.return_code
+        ended = str(error) if code is None else f"the command ended with exit code {code}"
         raise StepError(name, why() or ended) from error
     except (OSError, ValueError) as error:
         raise StepError(name, str(error)) from error
