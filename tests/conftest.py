@@ -48,7 +48,9 @@ def _places(root: Path) -> list[tuple[str, str]]:
         *((Path(folder), "<site-packages>") for folder in site.getsitepackages()),
     ]
     texts = {(str(path), shown) for place, shown in places for path in (place, place.resolve())}
-    return sorted(texts, key=lambda pair: -len(pair[0]))
+    # A home that is the root of everything would take every slash along.
+    whole = {pair for pair in texts if pair[0] != Path(pair[0]).anchor}
+    return sorted(whole, key=lambda pair: -len(pair[0]))
 
 
 def _without(places: list[tuple[str, str]], value: Any) -> Any:

@@ -120,6 +120,8 @@ def nox(project, packages, monkeypatch):
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_INDEX_URL", (project / "nowhere").as_uri())
     monkeypatch.setenv("PYTHONPATH", str(packages))
+    here = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", os.pathsep.join([here, os.environ["PATH"]]))
     # New environments share one pip, whose modules are compiled already: half of the time.
     monkeypatch.setenv("VIRTUALENV_SYMLINK_APP_DATA", "1")
 
