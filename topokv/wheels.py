@@ -45,8 +45,9 @@ class Backend:
 
     @property
     def wheel(self) -> str:
-        """The exact version of the wheel; macOS wheels carry no tag."""
-        return self.version if sys.platform == "darwin" else f"{self.version}+{self.tag}"
+        """The exact version of the wheel; CPU wheels for macOS carry no tag."""
+        untagged = sys.platform == "darwin" and self.runtime is None
+        return self.version if untagged else f"{self.version}+{self.tag}"
 
     @property
     def index_variable(self) -> str:

@@ -88,9 +88,10 @@ def test_an_untagged_wheel_is_never_a_rocm_build():
     assert wheels.installs(ROCM, "") == (Install(f"torch=={ROCM.wheel}"),)
 
 
-def test_macos_wheels_carry_no_tag(monkeypatch):
+def test_cpu_wheels_for_macos_carry_no_tag(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert CPU.wheel == CPU.version
+    assert ROCM.wheel == f"{ROCM.version}+{ROCM.tag}"
 
 
 @pytest.mark.parametrize(
