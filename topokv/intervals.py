@@ -189,7 +189,7 @@ def t_quantile(confidence: float, degrees: float) -> float:
     low, high = 0.0, 1.0
     while _inside(high, degrees) < confidence and high < 1e12:
         low, high = high, high * 2
-    for _ in range(60):
+    for _ in range(45):
         middle = (low + high) / 2
         low, high = (middle, high) if _inside(middle, degrees) < confidence else (low, middle)
     return (low + high) / 2
@@ -216,7 +216,7 @@ def _incomplete_beta(x: float, rest: float, a: float, b: float) -> float:
 def _beta_fraction(x: float, a: float, b: float) -> float:
     """The continued fraction of I_x(a, b), from its far end back (Abramowitz & Stegun 26.5.8)."""
     value = 1.0
-    for step in range(200, 0, -1):
+    for step in range(60, 0, -1):
         half = step // 2
         if step % 2:
             top = -(a + half) * (a + b + half) / ((a + 2 * half) * (a + 2 * half + 1))

@@ -105,10 +105,10 @@ def test_the_interval_of_processes_is_students_on_logarithms():
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
     chance = random.Random(0)
     hits = 0
-    for _ in range(400):
+    for _ in range(300):
         found = over_processes([math.exp(chance.gauss(0.7, 0.05)) for _ in range(5)])
         hits += found.low <= math.exp(0.7) <= found.high
-    assert 0.92 <= hits / 400 <= 0.98
+    assert 0.91 <= hits / 300 <= 0.98
 
 
 BASE = [4.00, 4.02, 3.98, 4.01, 3.99]
@@ -138,7 +138,7 @@ def test_a_delay_of_three_percent_is_never_fast():
 def test_noise_alone_is_neither_fast_nor_slow():
     chance = random.Random(1)
     names = set()
-    for _ in range(500):
+    for _ in range(200):
         runs = [[math.exp(chance.gauss(1, 0.04)) for _ in range(5)] for _ in range(2)]
         names.add(verdict(*runs, num_rows=60).name)
     assert names <= {"SAME", "????"}
