@@ -36,7 +36,10 @@ PROVENANCES: tuple[str, ...] = ("measured", "published")
 
 # A row's samples. Inside a string the quotes would be escaped, so this is never part of one.
 _SAMPLES = re.compile(r'"samples":\s*\{[^{}]*\}')
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+# A JSON text without these holds only signs to read; others may act on a terminal, turn text around
+# or fit into no file.
+_ESCAPED = re.compile(r"\\[ubfrt]|[^\n\x20-\x7e]")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Deeper than anything written here, and shallow enough for whoever writes it down again.
 _DEEPEST = 8
 
@@ -196,6 +199,10 @@ def _row_from_json(data: object, at: _Cursor, with_samples: bool) -> Row:
         for name, value in row.items()
         if name not in _ROW_FIELDS
     }
+    if known["metrics"]:
+        # A number means nothing without the sizes that it was measured at.
+        for name in ("seq_len", "selected_tokens"):
+            at.down(name).size(row.get(name))
     return Row(**known)
 
 
@@ -267,6 +274,11 @@ class _Cursor:
         self.number(value)
         return value
 
+    def size(self, value: object) -> int:
+        if self.optional_count(value) in (None, 0):
+            raise self.expected("a whole number, 1 or more", value)
+        return self.count(value)
+
     def optional_count(self, value: object) -> int | None:
         return None if value is None else self.count(value)
 
@@ -335,11 +347,19 @@ def load_json(path: Path, *, bare_nan: bool = False, with_samples: bool = True) 
 
 def _parsed(text: str, constant: Callable[[str], float]) -> object:
     data: object = json.loads(text, parse_constant=constant)
-    # Half a surrogate pair is JSON, but no text that could be written down again.
-    if _SURROGATE.search(text):
-        plain = json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
-        data = json.loads(plain, parse_constant=constant)
-    return data
+    return _plain(data) if _ESCAPED.search(text) else data
+
+
+def _plain(value: Any) -> Any:
+    """`value` with `?` in its texts for every sign that is not one to read."""
+    if isinstance(value, dict):
+        return {_plain(name).replace("\n", "?"): _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if not isinstance(value, str) or value.isprintable():
+        return value
+    text = _COLOUR.sub("", value).replace("\t", " ")
+    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 
 def _text(path: Path) -> str:
