@@ -51,7 +51,8 @@ def kill_after(seconds: float, folder: Path) -> dict[str, object]:
         while time.monotonic() < deadline and run.poll() is None:
             seen = max(seen, values_in(output))
             time.sleep(0.02)
-        ended, workers = run.poll() is not None, psutil.Process(run.pid).children()
+        ended = run.poll() is not None
+        workers = [] if ended else psutil.Process(run.pid).children()
         run.kill()
     _, alive = psutil.wait_procs(workers, timeout=10)
     report = [*TOPOKV, "report", str(output), "--format", "json"]

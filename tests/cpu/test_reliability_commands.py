@@ -1,7 +1,7 @@
 """Command lines, sensible and not: an exit code, one line a fault, and no half-written file.
 
-Everything runs in this process and for real, but for three things: a benchmark's measuring, which
-is replaced by a worker that answers at once or dies, the loading of a model, and drawing.
+Everything runs in this process, for real but for what takes long: a benchmark's measuring, which
+is replaced by a worker that answers at once or dies, a selector's judging, models and drawing.
 """
 
 import argparse
@@ -32,6 +32,10 @@ GOOD = {
     "device": ["auto", "cpu"],
     "graphs": ["auto", "off"],
     "processes": ["1", "2"],
+    "model": ["folder"],
+    "text": ["text.txt"],
+    "reserve": ["witness=0.5,drift=0.5"],
+    "captures": ["kept"],
     "selected_tokens": ["1", "8", "100", "2048"],
     "heads": ["4", "12"],
     "kv_heads": ["1", "2", "4"],
@@ -120,28 +124,34 @@ def place(tmp_path_factory):
         patch.setattr(worker, "set_threads", lambda threads: None)
         patch.setattr(probe, "probe", functools.cache(probe.probe))
         patch.setattr(files.os, "fsync", lambda handle: None)
-        patch.setattr("topokv.capture.load_model", no_model)
-        patch.setattr("topokv.capture_folder.load_model", no_model)
-        patch.setattr("topokv.evaluation.evaluate", lambda capture, *rest: [QUALITY_ROW])
+        for module in ("topokv.capture", "topokv.capture_folder"):
+            patch.setattr(f"{module}.load_model", no_model)
+        patch.setattr("topokv.evaluation.evaluate", instant_evaluation)
         patch.setattr("topokv.texts.standard_text", functools.cache(texts.standard_text))
         patch.setattr("topokv.report.plots.write_plots", lambda report, folder: None)
         patch.setattr("topokv.report.plots.draw.inline_svg", lambda figure: "<svg/>")
         yield folder
 
 
-QUALITY_ROW = record.Row(
-    workload="sample",
-    selector="drift",
-    seq_len=64,
-    num_kv_heads=1,
-    block_size=16,
-    selected_tokens=8,
-    metrics={"summary_bytes": 16.0},
-)
-
-
 def no_model(*args, **kwargs):
     raise ValueError("there is no model here")
+
+
+def instant_evaluation(capture, question, *progress):
+    """A row for each selector and setting, nothing worked out."""
+    sizes = [(setting.block_size, setting.selected_tokens) for setting in question.settings]
+    return [
+        record.Row(
+            workload=capture.name,
+            seq_len=capture.kv_len,
+            block_size=block_size,
+            selected_tokens=tokens,
+            selector=arm.name,
+            metrics={"recall": 0.5, "summary_bytes": None},
+        )
+        for arm in question.arms
+        for block_size, tokens in sizes
+    ]
 
 
 def fill(folder):
