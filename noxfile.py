@@ -45,6 +45,7 @@ PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 LIGHT = [need for need in PROJECT["project"]["dependencies"] if not need.startswith("torch")]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 RESULTS = ROOT / "results"
+PINNED = {name: ROOT / "requirements" / f"{name}.txt" for name in ("ci", "lint")}
 DIST = ROOT / "dist"
 WORKFLOWS = ROOT / ".github" / "workflows"
 # A small model that lies whole in a package: 135M parameters, 4 bits. It declares a runtime that
@@ -389,6 +390,8 @@ def lint(session: nox.Session) -> None:
     """Check the format, the lint rules, the types and the workflows."""
     # The types of torch are in torch itself.
     cpu_torch(session)
+    # Tools that see all of the code come as the files say, byte by byte.
+    session.install("--require-hashes", "--requirement", str(PINNED["lint"]))
     session.install(*LIGHT, *EXTRAS["report"], *group("lint"))
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
@@ -398,6 +401,16 @@ def lint(session: nox.Session) -> None:
     session.run(*schema, "vendor.github-workflows", *map(str, WORKFLOWS.glob("*.yml")))
     session.run(*schema, "vendor.dependabot", str(WORKFLOWS.with_name("dependabot.yml")))
     actionlint(session)
+    audit(session)
+
+
+def audit(session: nox.Session) -> None:
+    """Look the pinned packages up among known vulnerabilities, where PyPI can be asked."""
+    if not wheels.index_answers("https://pypi.org/pypi"):
+        session.warn("pip-audit is left out: its data is on pypi.org, which does not answer")
+        return
+    files = [word for path in PINNED.values() for word in ("--requirement", str(path))]
+    session.run("pip-audit", "--disable-pip", "--require-hashes", *files)
 
 
 def actionlint(session: nox.Session) -> None:

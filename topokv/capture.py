@@ -254,7 +254,8 @@ def load_model(path: Path, *, dtype: str = "float32", device: str = "cpu") -> Mo
     transformers: Any = import_module("transformers")
     transformers.logging.set_verbosity_error()
     source, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
-    known = {"local_files_only": True, **options}
+    # A folder may bring code of its own, and transformers would ask on the terminal.
+    known = {"local_files_only": True, "trust_remote_code": False, **options}
     try:
         # Progress bars on standard error would mix with ours, and with logs.
         with redirect_stderr(StringIO()):

@@ -210,6 +210,11 @@ def _is_plain(value: object) -> bool:
     return type(value) is float and math.isfinite(value)
 
 
+def checked_environment(value: object, name: str) -> dict[str, Any]:
+    """The environment that a file of another program holds; errors are those of `from_json`."""
+    return _Cursor(name).down("environment").plain_mapping(value)
+
+
 @dataclass(frozen=True, slots=True)
 class _Cursor:
     """A place in a results file: it checks the value found there, or says where it stands."""

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
-from topokv.record import STATUSES, STEPS, ResultFileError, Run
+from topokv.record import STATUSES, STEPS, ResultFileError, Run, checked_environment
 from topokv.report.entries import Failure, Suite
 
 _BAD = ("failed", "error")
@@ -37,6 +37,8 @@ def suite(data: Mapping[str, Any], source: str) -> Suite:
     """
     try:
         return _suite(data, source)
+    except ResultFileError:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         what = f"{type(error).__name__}: {error}"
         raise ResultFileError(f"{source}: not a pytest-json-report file ({what})") from error
@@ -73,7 +75,7 @@ def _run(data: Mapping[str, Any], own: Mapping[str, Any], source: str) -> Run:
         kind="tests",
         backend=str(backend),
         created=created.isoformat(timespec="seconds"),
-        environment=dict(own.get("environment") or {}),
+        environment=checked_environment(own.get("environment") or {}, source),
     )
 
 
