@@ -45,6 +45,8 @@ PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 LIGHT = [need for need in PROJECT["project"]["dependencies"] if not need.startswith("torch")]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 RESULTS = ROOT / "results"
+# Tests whose cases hypothesis draws.
+DRAWN = ("test_properties_*.py", "test_reliability_*.py")
 PINNED = {name: ROOT / "requirements" / f"{name}.txt" for name in ("ci", "lint")}
 DIST = ROOT / "dist"
 WORKFLOWS = ROOT / ".github" / "workflows"
@@ -354,6 +356,20 @@ def browser(session: nox.Session) -> None:
     """Open the report's page in a browser: its scripts, its layout, its accessibility."""
     session.install(*LIGHT, *group("browser"))
     session.run("python", "-m", "pytest", "tests/browser")
+
+
+@nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Try the properties on 20 times the cases; what would begin after 20 minutes is left out."""
+    share_torch(session, BACKENDS["cpu"])
+    torch = f"torch=={BACKENDS['cpu'].version}"
+    session.install(*LIGHT, *EXTRAS["report"], *group("test"), torch)
+    drawn = [str(path) for name in DRAWN for path in sorted((ROOT / "tests" / "cpu").glob(name))]
+    seconds = os.environ.get("TOPOKV_FUZZ_SECONDS", "1200")
+    session.run(
+        *("python", "-m", "pytest", "--hypothesis-profile=fuzz", *drawn),
+        env={"TOPOKV_FUZZ_SECONDS": seconds},
+    )
 
 
 @nox.session(default=False)

@@ -182,6 +182,10 @@ def from_json(data: object, name: str, *, with_samples: bool = True) -> Run:
 
 def _row_from_json(data: object, at: _Cursor, with_samples: bool) -> Row:
     row = at.mapping(data)
+    for name in row.keys() - _ROW_FIELDS:
+        # It becomes a column's heading, in a spreadsheet or on a page.
+        if not name.isidentifier():
+            raise at.expected("fields named by letters, digits and '_'", name)
     known: dict[str, Any] = {}
     for name in (*_TEXT_FIELDS, "reason", "dense_backend", "sparse_backend"):
         known[name] = at.down(name).optional_text(row.get(name))

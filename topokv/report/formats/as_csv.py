@@ -26,5 +26,5 @@ def render(report: Report) -> str:
 
 def _cell(value: Any) -> Any:
     """The value; text that a spreadsheet would run is quoted with an apostrophe."""
-    text = "; ".join(value) if isinstance(value, list) else value
+    text = "; ".join(map(str, value)) if isinstance(value, list) else value
     return f"'{text}" if isinstance(text, str) and text.startswith(_FORMULA) else text
