@@ -352,6 +352,21 @@ def install_capture(session: nox.Session, *needs: str) -> None:
 
 
 @nox.session(default=False)
+def base_and_head(session: nox.Session) -> None:
+    """Measure the checkout named after -- and this one in turns, and judge this one by it."""
+    base, *options = session.posargs or [session.error("name the folder of the base after --")]
+    share_torch(session, BACKENDS["cpu"])
+    session.install(*LIGHT, "numpy", f"torch=={BACKENDS['cpu'].version}")
+    # Not in results/: a report there would take the base for an older run of the head.
+    folder = ROOT / ".nox" / "base-and-head-results"
+    script = ("python", "-m", "benchmarks.base_and_head", base, str(ROOT))
+    session.run(*script, "--output", str(folder), "--", *options)
+    judged = (str(folder / "head.json"), "--baseline", str(folder / "base.json"))
+    in_ci = ("--github-summary",) if os.environ.get("GITHUB_STEP_SUMMARY") else ()
+    session.run("python", "-m", "topokv", "report", *judged, "--format", "text", *in_ci)
+
+
+@nox.session(default=False)
 def browser(session: nox.Session) -> None:
     """Open the report's page in a browser: its scripts, its layout, its accessibility."""
     session.install(*LIGHT, *group("browser"))

@@ -21,11 +21,11 @@ Role = Literal["asked", "where", "number", "outcome"]
 class Column:
     """One column: how to get its cell from an entry, how to write it, and what it means.
 
-    `unit` is one of "", "count", "ms", "x", "%", "bytes", "GB/s"; a "%" cell is a fraction,
-    written as percent only where a person reads it. `digits` are significant ones. A narrow table
-    shows a column only where `narrow` and some row has a cell. `for_people` columns repeat others
-    and stay out of CSV and JSON. `of_selection` columns depend on what was selected, not on the
-    machine.
+    `unit` is one of "", "count", "ms", "x", "%", "change", "bytes", "GB/s"; "%" and "change" cells
+    are fractions, written as percent only where a person reads them. `digits` are significant ones.
+    A narrow table shows a column only where `narrow` and some row has a cell. `for_people` columns
+    repeat others and stay out of CSV and JSON. `of_selection` columns depend on what was selected,
+    not on the machine.
     """
 
     name: str
@@ -173,7 +173,7 @@ COLUMNS: tuple[Column, ...] = (
         meaning="speedup over the baseline's, less 1: below 0 is slower (with --baseline)",
         role="number",
         value=_change,
-        unit="%",
+        unit="change",
         narrow=True,
     ),
     Column(

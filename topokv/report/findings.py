@@ -6,7 +6,7 @@ the selector. `random` and `oracle` are the ends of the scale and are never reco
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -147,13 +147,13 @@ def _headline_settings(entries: Iterable[Entry]) -> list[Setting]:
     fit = [entry for entry in entries if _is_evidence(entry)]
     evidence = [entry for entry in fit if entry.run.kind == "quality"] or fit
     tokens = headline_tokens(evidence)
-    return _settings(entry for entry in evidence if entry.row.selected_tokens == tokens)
+    return _comparable(_settings(e for e in evidence if e.row.selected_tokens == tokens))
 
 
 def _is_evidence(entry: Entry) -> bool:
     row = entry.row
-    scored = "no-scored-block" not in row.flags
-    return row.status == "ok" and scored and row.metrics.get("recall") is not None
+    chosen = "no-scored-block" not in row.flags and row.selected_tokens != row.seq_len
+    return row.status == "ok" and chosen and row.metrics.get("recall") is not None
 
 
 def _settings(entries: Iterable[Entry]) -> list[Setting]:
@@ -163,6 +163,16 @@ def _settings(entries: Iterable[Entry]) -> list[Setting]:
         key = tuple(getattr(entry.row, name) for name in names)
         settings[key].setdefault(str(entry.row.selector), entry)
     return list(settings.values())
+
+
+def _comparable(settings: list[Setting]) -> list[Setting]:
+    """The settings that have every selector which at least half of them have.
+
+    So neither a selector tried once nor a run cut short decides what is compared.
+    """
+    counts = Counter(name for setting in settings for name in setting)
+    usual = {name for name, count in counts.items() if 2 * count >= len(settings)}
+    return [setting for setting in settings if usual <= setting.keys()]
 
 
 def _places(settings: Sequence[Setting]) -> list[Place]:
@@ -244,7 +254,8 @@ def answer(choice: Choice | None) -> tuple[str, str]:
 
 
 def _told(choice: Choice) -> str:
-    of = " or ".join(f"{length:,}" for length in choice.seq_lens)
+    ends = dict.fromkeys((choice.seq_lens[0], choice.seq_lens[-1])) if choice.seq_lens else ()
+    of = " to ".join(f"{length:,}" for length in ends)
     verb = "no selector is surely best; most kept" if choice.sureness == "cannot tell" else "use"
     closed = ""
     if choice.best.gap_closed is not None:

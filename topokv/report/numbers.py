@@ -17,6 +17,8 @@ def shown(value: Cell, unit: str = "", digits: int = 3) -> str:
     if unit == "%":
         # Adding 0 turns -0.0 into 0.0.
         return f"{round(100 * value, 1) + 0:.1f} %"
+    if unit == "change":
+        return f"{100 * value:+.1f} %"
     if unit == "bytes":
         return _bytes(value)
     if unit == "count":

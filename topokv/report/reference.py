@@ -10,8 +10,12 @@ _HEADERS = ("column", "unit", "shown", "meaning")
 
 def columns_table() -> str:
     """One line for each column: its name, unit, whether a narrow table shows it, and meaning."""
-    rows = [(column.name, column.unit, _place(column), column.meaning) for column in COLUMNS]
+    rows = [(column.name, _unit(column), _place(column), column.meaning) for column in COLUMNS]
     return table(_HEADERS, rows, [False] * len(_HEADERS))
+
+
+def _unit(column: Column) -> str:
+    return {"count": "", "change": "%"}.get(column.unit, column.unit)
 
 
 def _place(column: Column) -> str:

@@ -25,7 +25,7 @@ def lines_of(text):
 
 @pytest.mark.parametrize(
     ("factor", "verdict", "change", "code"),
-    [(1.0, "SAME", "0.0", 0), (1.25, "SLOW", "-20.0", 1), (0.5, "FAST", "100.0", 0)],
+    [(1.0, "SAME", "+0.0", 0), (1.25, "SLOW", "-20.0", 1), (0.5, "FAST", "+100.0", 0)],
 )
 def test_each_row_gets_its_change_and_a_verdict(command, save, make, factor, verdict, change, code):
     base = save("base.json", with_samples(make()))

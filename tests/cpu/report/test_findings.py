@@ -126,3 +126,28 @@ def test_a_gain_takes_the_best_selector_that_was_measured_there(make):
         ("gaussian", "witness"),
         ("sample", "streaming"),
     ]
+
+
+def test_a_selector_tried_in_one_of_many_settings_does_not_hide_the_others(make):
+    sample = entries_of(make(), lambda row: row.workload == "sample")
+    layers = [replace(e, row=replace(e.row, layer=i)) for i in range(4) for e in sample]
+    odd = [changed(e, recall=1.0) for e in layers if e.row.layer == 0 and e.row.selector == "drift"]
+    once = [replace(e, row=replace(e.row, selector="new")) for e in odd]
+    choice = choose([*layers, *once])
+    assert (choice.selector, choice.num_settings) == ("witness", 4)
+
+
+def test_a_setting_that_a_run_cut_short_left_half_done_is_left_out(make):
+    sample = entries_of(make(), lambda row: row.workload == "sample")
+    layers = [replace(e, row=replace(e.row, layer=i)) for i in range(3) for e in sample]
+    whole = [e for e in layers if e.row.layer != 2 or e.row.selector == "drift"]
+    choice = choose(whole)
+    assert (choice.selector, choice.num_settings) == ("witness", 2)
+
+
+def test_a_budget_of_the_whole_context_is_no_evidence(make):
+    entries = entries_of(make(), lambda row: row.workload == "sample")
+    assert (
+        choose([replace(e, row=replace(e.row, seq_len=e.row.selected_tokens)) for e in entries])
+        is None
+    )

@@ -179,7 +179,7 @@ def _bars(axes: Axes, figure: BarFigure, palette: Palette) -> None:
 def _tick(value: float, unit: str) -> str:
     if unit in ("x", "ms"):
         return f"{value:.3g}{unit.removesuffix('ms')}"
-    return shown(value, unit)
+    return f"{100 * value:.0f} %" if unit == "%" else shown(value, unit)
 
 
 def _quiet(axes: Axes, palette: Palette) -> None:
