@@ -346,7 +346,7 @@ def tests_capture(session: nox.Session) -> None:
 
 def install_capture(session: nox.Session, *needs: str) -> None:
     """What runs a model, beside the one torch for the CPU."""
-    share_torch(session, BACKENDS["cpu"])
+    cpu_torch(session)
     extra = PROJECT["project"]["optional-dependencies"]["capture"]
     session.install(*LIGHT, *extra, *needs, "numpy", f"torch=={BACKENDS['cpu'].version}")
 
@@ -355,7 +355,7 @@ def install_capture(session: nox.Session, *needs: str) -> None:
 def base_and_head(session: nox.Session) -> None:
     """Measure the checkout named after -- and this one in turns, and judge this one by it."""
     base, *options = session.posargs or [session.error("name the folder of the base after --")]
-    share_torch(session, BACKENDS["cpu"])
+    cpu_torch(session)
     session.install(*LIGHT, "numpy", f"torch=={BACKENDS['cpu'].version}")
     # Not in results/: a report there would take the base for an older run of the head.
     folder = ROOT / ".nox" / "base-and-head-results"
@@ -376,7 +376,7 @@ def browser(session: nox.Session) -> None:
 @nox.session(default=False)
 def fuzz(session: nox.Session) -> None:
     """Try the properties on 20 times the cases; what would begin after 20 minutes is left out."""
-    share_torch(session, BACKENDS["cpu"])
+    cpu_torch(session)
     torch = f"torch=={BACKENDS['cpu'].version}"
     session.install(*LIGHT, *EXTRAS["report"], *group("test"), torch)
     drawn = [str(path) for name in DRAWN for path in sorted((ROOT / "tests" / "cpu").glob(name))]
