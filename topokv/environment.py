@@ -136,7 +136,7 @@ def _accelerator(device: torch.device, backend: str) -> dict[str, Any]:
         "device_memory_bytes": properties.total_memory,
         "device_l2_bytes": getattr(properties, "L2_cache_size", None),
         "runtime": getattr(torch.version, "hip", None) if hip else torch.version.cuda,
-        "tf32": bool(torch.backends.cuda.matmul.allow_tf32),
+        "tf32": attempt(lambda: bool(torch.backends.cuda.matmul.allow_tf32)),
         **clocks,
     }
 

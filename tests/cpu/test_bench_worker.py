@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from topokv.attention import ATTENTION_PATHS, AttentionPath, prepare_dense
 from topokv.bench import cell as cell_module
+from topokv.bench import replays
 from topokv.bench.device import Context, resolve
 from topokv.bench.plan import Settings, grid
 from topokv.bench.replays import Sparse, copies, rotated
@@ -213,6 +214,22 @@ def test_a_graphs_calls_draw_their_blocks_anew_and_walk_through_the_copies():
     outputs = [call() for call in calls]
     assert len(calls) == 6
     assert all(not torch.equal(outputs[0], output) for output in outputs[1:])
+
+
+def test_a_graph_that_cannot_be_captured_costs_its_own_columns_alone(monkeypatch):
+    def refused(*_):
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+    running = process(SMALL)
+    running.context = replace(running.context, modes=choose_modes("cuda"))
+    monkeypatch.setattr(replays, "_graph_times", refused)
+    monkeypatch.setattr(replays, "WallClock", lambda clock, device: clock)
+    with torch.inference_mode():
+        parts = running.measure(0)
+    assert {part.status for part in parts} == {"ok"}
+    assert "no-graph: operation not permitted when stream is capturing" in parts[0].flags
+    assert len(parts[0].samples["dense_wall_ms"]) == len(parts[0].samples["sparse_wall_ms"])
+    assert "sparse_graph_ms" not in parts[0].samples
 
 
 def test_copies_take_no_more_than_a_quarter_of_free_memory():

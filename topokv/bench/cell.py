@@ -161,7 +161,7 @@ class Bench:
             sparse_backend=row.backend,
             samples=times,
             facts=self._facts(row, sparse) | timed.conditions,
-            flags=self._flags(row, timed.dense_backend),
+            flags=self._flags(row, timed),
         )
 
     def _facts(self, row: Prepared, sparse: Samples) -> Facts:
@@ -184,12 +184,13 @@ class Bench:
         heads = max(row.schedule.token_ids.shape[1], cache.num_kv_heads)
         return heads * row.schedule.budget.selected_tokens / (cache.num_kv_heads * cache.kv_len)
 
-    def _flags(self, row: Prepared, dense_backend: str | None) -> tuple[str, ...]:
+    def _flags(self, row: Prepared, timed: Timed) -> tuple[str, ...]:
         workload, last_cache = self.loaded.workload, self.context.last_cache_bytes
         rules = {
-            "math-fallback": "math" in (dense_backend, row.backend),
+            "math-fallback": "math" in (timed.dense_backend, row.backend),
             "cache-resident": bool(last_cache) and workload.cache.num_bytes <= (last_cache or 0),
             "no-scored-block": row.schedule.budget.num_scored_blocks == 0,
             "gaussian": not workload.is_real,
+            f"no-graph: {timed.replays.failure}": timed.replays.failure is not None,
         }
         return tuple(flag for flag, holds in rules.items() if holds)

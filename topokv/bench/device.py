@@ -88,6 +88,8 @@ class Context:
 def free_bytes(device: torch.device) -> int | None:
     """Memory that a new tensor on the device may use; None where that can't be told."""
     if device.type == "cuda":
+        # What earlier tensors left in torch's own cache is free for new ones.
+        torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(device)[0])
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

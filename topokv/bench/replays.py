@@ -33,10 +33,14 @@ class Sparse:
 
 @dataclass(slots=True)
 class Replays:
-    """Times in ms by arm, `dense` and each sparse one's name; empty for a way that didn't run."""
+    """Times in ms by arm, `dense` and each sparse one's name; empty for a way that didn't run.
+
+    `failure` says why graphs could not be timed; the other clocks' times stand without them.
+    """
 
     wall: dict[str, list[float]] = field(default_factory=dict)
     graph: dict[str, list[float]] = field(default_factory=dict)
+    failure: str | None = None
 
     def samples_of(self, name: str) -> dict[str, list[float]]:
         """A row's samples of both arms."""
@@ -62,7 +66,11 @@ def replay(
         arms = [Arm.of("dense", dense), *(Arm(row.name, row.load) for row in rows)]
         found.wall = _times(arms, WallClock(context.clock, context.device), stop, seed)
     if context.modes.graph:
-        found.graph = _graph_times(rows, workload, context, stop, seed)
+        try:
+            found.graph = _graph_times(rows, workload, context, stop, seed)
+        except RuntimeError as error:
+            # A call that asks the host in between, or copies that do not fit, can't be captured.
+            found.failure = " ".join(str(error).split())[:100]
     return found
 
 
