@@ -11,6 +11,7 @@ from topokv.report.entries import Entry
 # The flags that rows carry, up to a colon, and what each means to a reader.
 FLAGS: dict[str, str] = {
     "unstable": "noise moved this number; measure again on a quiet machine",
+    "no-graph": "no CUDA graph could be made of it, so what launching costs is not known",
     "launch-bound": "starting the kernels takes longer than their work",
     "cache-resident": "K and V fit in the cache, so cold and warm differ little",
     "math-fallback": "an arm ran SDPA's slow MATH path, which makes a ratio mean something else",
