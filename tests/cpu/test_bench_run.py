@@ -74,6 +74,12 @@ def test_every_process_adds_a_value_to_every_row(tmp_path):
     assert found.settings["processes"] == 3
 
 
+def test_a_captures_folder_stays_out_of_the_file(tmp_path):
+    running = job(tmp_path)
+    running.settings = Settings(kv=("gaussian", str(tmp_path / "model.safetensors")), processes=1)
+    assert measure(running).settings["kv"] == ["gaussian", "model.safetensors"]
+
+
 def test_the_default_file_is_named_after_the_backend(tmp_path):
     measure(job(tmp_path, output=None))
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["bench-cpu.json"]

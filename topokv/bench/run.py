@@ -75,9 +75,14 @@ class Job:
             created=self.created,
             command=self.command,
             environment=self.plan["environment"],
-            settings=self.settings.to_json() | {"flush_bytes": self.plan["flush_bytes"]},
+            settings=self._settings(),
             rows=tuple(rows),
         )
+
+    def _settings(self) -> dict[str, Any]:
+        """What was asked; of a capture only the file's name, since folders name a machine."""
+        names = [Path(kv).name for kv in self.settings.kv]
+        return self.settings.to_json() | {"kv": names, "flush_bytes": self.plan["flush_bytes"]}
 
     def write(self) -> None:
         record.write(self.path, self.run())
