@@ -50,5 +50,7 @@ def test_an_interrupted_benchmark_ends_at_once_and_keeps_its_file(tmp_path, paus
             process.send_signal(signal.SIGINT)
         errors = process.stderr.read()
         code = process.wait(timeout=20)
-    assert (code, errors) == (130, "topokv bench: interrupted\n")
+    # A second Ctrl-C may come when all is done but leaving, and end that.
+    assert code in ((130,) if pause is None else (130, -signal.SIGINT))
+    assert errors == "topokv bench: interrupted\n"
     assert [row.status for row in read(output).rows] == ["interrupted"]
