@@ -132,11 +132,15 @@ def _fitting(question: Question, positions: tuple[int, ...], path: Path) -> Ques
 
 def _captures(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[Path]:
     if args.kv:
-        from topokv.captures import SAMPLE
+        from topokv.captures import SAMPLE, read_header
 
         if args.model or args.text:
             raise ValueError("--kv names captures, which need no --model and no --text")
-        yield from (SAMPLE if path == Path("sample") else path for path in args.kv)
+        paths = [SAMPLE if path == Path("sample") else path for path in args.kv]
+        for path in paths:
+            # One that can't be read is found before hours are spent on the others.
+            read_header(path)
+        yield from paths
         return
     from topokv.capture import Wish
     from topokv.capture_folder import CaptureFolder
