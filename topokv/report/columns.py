@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from topokv.report.entries import Cell, Entry
+from topokv.report.notes import is_judgement
 from topokv.report.numbers import shown
 
 # What a column tells: what was asked, where it ran, a number that came out, or how it ended.
@@ -183,6 +184,15 @@ COLUMNS: tuple[Column, ...] = (
         role="outcome",
         value=lambda entry: entry.compared.name if entry.compared else None,
         narrow=True,
+    ),
+    Column(
+        name="judged",
+        meaning="whether the selector keeps more than random choice and than streaming, beyond "
+        "chance: better, worse or cannot tell (runs of topokv quality)",
+        role="outcome",
+        value=lambda entry: ", ".join(filter(is_judgement, entry.row.flags)),
+        narrow=True,
+        for_people=True,
     ),
     asked("workload", "gaussian (random keys) or the capture of a real model"),
     asked("layer", "the layer of the captured model", "count"),

@@ -297,7 +297,7 @@ def _interval(entry: Entry) -> str:
     """How far the speedup can be trusted, in brackets."""
     low, high = entry.metric("speedup_low"), entry.metric("speedup_high")
     if low is None or high is None:
-        return " (no interval: one process)"
+        return " (no interval)"
     processes = entry.metric("num_processes")
     over = f" over {processes:.0f} processes" if processes else ""
     return f" (95 % interval {shown(low)}–{shown(high)}{over})"

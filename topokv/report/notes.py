@@ -60,7 +60,13 @@ def remarks(entry: Entry) -> list[str]:
     why_not = entry.compared.why_not if entry.compared else None
     judged = [f"no verdict: {why_not}"] if why_not else []
     ended = [] if row.status == "ok" else [ending(row.status, row.step, row.reason)]
-    return ended + judged + [flag for flag in row.flags if flag != "gaussian"]
+    told = [flag for flag in row.flags if flag != "gaussian" and not is_judgement(flag)]
+    return ended + judged + told
+
+
+def is_judgement(flag: str) -> bool:
+    """Whether the flag compares a selector with another, which has a column of its own."""
+    return flag.startswith(("better than ", "worse than ", "cannot tell from "))
 
 
 def name_of(remark: str) -> str:

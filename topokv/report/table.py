@@ -23,7 +23,8 @@ Line: TypeAlias = dict[GroupKey, Entry]
 
 _ASKED = tuple(column for column in COLUMNS if column.role == "asked")
 # Rows of machines that ran in different types still stand side by side; the group names the type.
-_NOT_IN_LINE = ("dtype",)
+# A seed makes other numbers of the same kind: it is no reason for a line of its own.
+_NOT_IN_LINE = ("dtype", "seed")
 # Said in words elsewhere, or of no use to a reader of a table.
 _NOT_IN_CAPTION = ("workload", "seed", "seq_len", "selected_tokens")
 _ALWAYS = ("seq_len", "selected_tokens")
@@ -118,8 +119,9 @@ def distinguishing(entries: Sequence[Entry]) -> list[Column]:
     """
     chosen = [column for column in _ASKED if column.name in _ALWAYS]
     tuples: list[tuple[Any, ...]] = [tuple(c.value(e) for c in chosen) for e in entries]
+    spared = _NOT_IN_LINE if _one_a_line(entries) else ("dtype",)
     for column in _ASKED:
-        if column in chosen or column.name in _NOT_IN_LINE:
+        if column in chosen or column.name in spared:
             continue
         longer = [(*key, column.value(e)) for key, e in zip(tuples, entries, strict=True)]
         if len(set(longer)) > len(set(tuples)):
@@ -129,23 +131,35 @@ def distinguishing(entries: Sequence[Entry]) -> list[Column]:
 
 
 def _results(entries: Sequence[Entry], wide: bool) -> list[Column]:
-    """The columns of results that some row fills; the first five are there in any case."""
+    """The columns of results that some row fills; a benchmark has the first five in any case."""
+    # A run of kind quality times nothing.
+    always = FIRST_FIVE if any(entry.run.kind == "bench" for entry in entries) else ()
     return [
         column
         for column in columns_for(entries)
         if column.role in ("number", "outcome")
         and (column.name in FIRST_FIVE or column.narrow or wide)
-        and (column.name in FIRST_FIVE or any(column.value(e) not in (None, "") for e in entries))
+        and (column.name in always or any(column.value(e) not in (None, "") for e in entries))
     ]
 
 
-def _lines(entries: Iterable[Entry]) -> Iterable[Line]:
+def _lines(entries: Sequence[Entry]) -> Iterable[Line]:
     """Entries that asked the same on different machines, side by side, in order of first sight."""
+    spared = _NOT_IN_LINE if _one_a_line(entries) else ("dtype",)
     lines: dict[tuple[Any, ...], Line] = {}
     for entry in entries:
-        asked = tuple(getattr(entry.row, n) for n in KEY_FIELDS if n not in _NOT_IN_LINE)
-        lines.setdefault(asked, {})[entry.machine, entry.row.dtype] = entry
+        lines.setdefault(_asked(entry, spared), {})[entry.machine, entry.row.dtype] = entry
     return lines.values()
+
+
+def _one_a_line(entries: Sequence[Entry]) -> bool:
+    """Whether no machine measured two of the entries that would share a line."""
+    places = {(entry.machine, entry.row.dtype, _asked(entry, _NOT_IN_LINE)) for entry in entries}
+    return len(places) == len(entries)
+
+
+def _asked(entry: Entry, spared: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(getattr(entry.row, name) for name in KEY_FIELDS if name not in spared)
 
 
 def _measured(group: GroupKey, lines: Iterable[Line]) -> list[Entry]:

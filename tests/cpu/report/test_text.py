@@ -155,3 +155,26 @@ def test_a_narrow_table_of_tests_leaves_the_device_to_the_legend(save, width, to
     assert max(map(len, text.splitlines())) <= width
     assert ("device" in header(text, "what")) is told
     assert "cuda: Some Very Long Name of a Device" in text
+
+
+def test_a_seed_alone_parts_rows_of_one_machine_but_not_machines(save, make, row):
+    one = save("a.json", make(rows=(row("drift", 0),)))
+    other = replace(row("drift", 0), seed=None)
+    published = save("b.json", make("cuda", rows=(other,), provenance="published"))
+    both = save("c.json", make(rows=(row("drift", 0), replace(row("drift", 0), seed=1))))
+
+    def lines(*paths):
+        return [line for line in text_of(*paths).splitlines() if line.startswith("  16384")]
+
+    assert len(lines(one, published)) == 1
+    assert len(lines(both)) == 2
+    assert "seed" in header(text_of(both))
+
+
+def test_quality_rows_show_what_is_kept_and_how_each_is_judged(save, make, row):
+    kept = {"recall": 0.9, "gap_closed": 0.8}
+    flags = ("better than random", "cannot tell from streaming")
+    rows = (replace(row("drift", 3, real=True), metrics=kept, flags=flags),)
+    text = text_of(save("q.json", make(kind="quality", rows=rows)))
+    assert header(text) == ["seq_len", "selected_tokens", "recall", "gap_closed", "judged"]
+    assert "better than random, cannot tell from streaming" in text

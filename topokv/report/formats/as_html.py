@@ -77,7 +77,7 @@ def _gain(entry: Entry, report: Report) -> dict[str, str]:
         "what": f"{entry.row.workload}, {entry.row.seq_len:,} tokens, {entry.row.dtype}, "
         f"{entry.row.selector}",
         "attend": shown(entry.metric("speedup"), "x"),
-        "interval": f"{low}–{high}" if low and high else "none: one process",
+        "interval": f"{low}–{high}" if low and high else "none",
         "step": shown(entry.metric("step_speedup"), "x"),
         "worth": findings.worth(entry),
         "doubt": "; ".join(flag for flag in entry.row.flags if flag.startswith("unstable")),
@@ -89,7 +89,8 @@ def _ranking(report: Report, choice: findings.Choice, gains: list[Entry]) -> dic
     longest: dict[Any, Entry] = {}
     for entry in sorted(gains, key=lambda entry: -(entry.row.seq_len or 0)):
         longest.setdefault(entry.machine, entry)
-    machines = list(longest.values())[:MOST_MACHINES]
+    whole = [entry for entry in longest.values() if entry.metric("step_speedup") is not None]
+    machines = whole[:MOST_MACHINES]
     lines = []
     for place in findings.ranking(report.entries):
         rows = [findings.beside(report.entries, gain, place.selector) for gain in machines]
@@ -107,8 +108,8 @@ def _ranking(report: Report, choice: findings.Choice, gains: list[Entry]) -> dic
 def _ranking_note(choice: findings.Choice, machines: list[Entry]) -> str:
     note = (
         f"Kept: share of the attention mass, mean over {', '.join(choice.workloads)}. Gap closed: "
-        "0 % is choosing at random, 100 % the oracle, in brackets the 95 % interval; these two "
-        "are the ends of the scale, not selectors to use."
+        "0 % is choosing at random, 100 % the oracle, in brackets the outer ends of "
+        "the 95 % intervals; these two are the ends of the scale, not selectors to use."
     )
     shapes = dict.fromkeys(f"{e.row.workload}, {e.row.seq_len:,} tokens" for e in machines)
     step = (

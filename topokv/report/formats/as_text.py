@@ -13,7 +13,16 @@ from topokv.report.report import Report
 from topokv.report.table import Heading, Section
 
 # Which columns to give up last when a terminal is too narrow for all.
-_WORTH = ("recall", "speedup", "verdict", "change", "step_speedup", "interval", "gap_closed")
+_WORTH = (
+    "recall",
+    "speedup",
+    "verdict",
+    "change",
+    "step_speedup",
+    "interval",
+    "gap_closed",
+    "judged",
+)
 
 
 def render(report: Report, width: int | None = None) -> str:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 SERIES_COLOURS = (
     *("#0072b2", "#b35900", "#00795c", "#9a4f7f"),
     *("#6b6b00", "#3a6fb0", "#a03030", "#5a5a5a"),
+    *("#7a3db8", "#008080"),
 )
-_MARKERS = "osD^vPX*"
+FEW_LINES = 3
+_MARKERS = "osD^vPX*<>"
 _INCHES = (4.6, 3.3)
 _FONT = "DejaVu Sans"
 
@@ -113,7 +115,18 @@ def _lines(axes: Axes, figure: LineFigure, palette: Palette) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: _tick(value, figure.unit))
     axes.set_xlabel("selected tokens")
     axes.set_ylabel(figure.y_label)
-    axes.legend(frameon=False, fontsize=10, labelcolor=palette.ink)
+    _name_lines(axes, palette)
+
+
+def _name_lines(axes: Axes, palette: Palette) -> None:
+    """The lines' names: inside where they are few, below the picture where they would cover it."""
+    handles, names = axes.get_legend_handles_labels()
+    canvas = axes.get_figure()
+    if len(names) > FEW_LINES and canvas is not None:
+        where: dict[str, Any] = {"loc": "outside lower center", "ncols": 3}
+        canvas.legend(handles, names, frameon=False, fontsize=9, labelcolor=palette.ink, **where)
+    else:
+        axes.legend(frameon=False, fontsize=10, labelcolor=palette.ink)
 
 
 def _line(axes: Axes, line: Series, colour: str, marker: str) -> None:
