@@ -19,8 +19,6 @@ RESULTS = Path("results")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from topokv.report.formats import names
-
     parser.add_argument(
         "paths",
         nargs="*",
@@ -28,6 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="result files and folders of them (default: results)",
     )
+    _add_outputs(parser)
+    _add_choices(parser)
+    _add_judgements(parser)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    from topokv.report.formats import names
+
     parser.add_argument(
         "--format",
         choices=names(),
@@ -49,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="add the Markdown to the summary of this GitHub Actions step",
     )
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--columns", default="", metavar="NAMES", help="only these columns, separated by commas"
     )
@@ -62,6 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONDITION",
         help="keep rows for which this holds, such as selector=witness or speedup>=2 (repeatable)",
     )
+    parser.add_argument("--wide", action="store_true", help="every column that some row fills")
+    parser.add_argument(
+        "--long", action="store_true", help="a table for each machine, not side by side"
+    )
+
+
+def _add_judgements(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--baseline",
         type=Path,
@@ -76,16 +92,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --baseline, exit 1 where a speedup is surely lower by more than this "
         "(default: 5)",
     )
-    parser.add_argument("--wide", action="store_true", help="every column that some row fills")
-    parser.add_argument(
-        "--long", action="store_true", help="a table for each machine, not side by side"
-    )
     parser.add_argument(
         "--strict", action="store_true", help="exit 1 if any file could not be read"
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    from topokv.report.extra import need
     from topokv.report.formats import format_named
     from topokv.report.github import append_summary, summary_file
     from topokv.report.plots import write_plots
@@ -96,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
         summary_file()
     if not 0 <= args.fail_above < 100:
         raise ValueError(f"fail_above must be 0 or more and below 100, got {args.fail_above:g}")
+    if args.plots:
+        need("matplotlib")
     report = build(_request(args))
     for line in report.refused:
         print(f"topokv report: {line}", file=sys.stderr)

@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from topokv.record import Row, Run
+from topokv.record import Row, Run, read
+from topokv.report.columns import COLUMNS
 
 
 def suite_run(**row):
@@ -98,3 +100,37 @@ def test_a_report_never_loads_torch(save, make):
         "[f.render(r) for f in FORMATS]; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("missing", ["jinja2", "matplotlib"])
+def test_without_the_extra_the_page_is_left_out_and_the_tables_are_not(
+    command, save, make, monkeypatch, tmp_path, missing
+):
+    save("results/bench-cpu.json", make())
+    monkeypatch.setitem(sys.modules, missing, None)
+    code, out, err = command()
+    assert code == 0
+    assert "Benchmark: gaussian (cpu)" in out
+    assert err.startswith("topokv report: report.html is left out: it needs ")
+    assert err.endswith("which is not installed; pip install 'topokv[report]'\n")
+    left = {path.name for path in (tmp_path / "results").iterdir()}
+    assert left == {"bench-cpu.json", "comparison.md", "comparison.csv", "comparison.json"}
+
+
+@pytest.mark.parametrize("words", [("--format", "html"), ("--format", "csv", "--plots", "plots")])
+def test_asking_for_what_the_extra_makes_without_it_is_bad_input(
+    command, save, make, monkeypatch, words
+):
+    path = save("bench-cpu.json", make())
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, out, err = command(path, *words)
+    assert (code, out) == (2, "")
+    assert err.endswith("not installed; pip install 'topokv[report]'\n")
+    assert err.count("\n") == 1
+
+
+def test_every_metric_of_the_reference_runs_has_a_described_column():
+    folder = Path(__file__).parents[3] / "results" / "reference"
+    rows = [row for path in folder.glob("*.json") for row in read(path).rows]
+    known = {column.name for column in COLUMNS}
+    assert {name for row in rows for name in row.metrics} - known == set()
