@@ -209,9 +209,9 @@ def test_a_missing_default_model_is_named_with_its_remedy(monkeypatch, tmp_path,
 
 
 DOCUMENTED = [
-    line.strip().split()[1:]
+    line.split()[2:]
     for line in (Path(topokv.__file__).parents[1] / "docs" / "quality.md").read_text().splitlines()
-    if line.startswith("    topokv ")
+    if line.startswith("$ topokv ")
 ]
 
 
