@@ -13,6 +13,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+# So few scores are sorted as fast as they are turned into keys for topk.
+_SORTED_WHOLE = 4096
+
 # How many schedules there are: one for a request, one for each KV head, one for each query head.
 SHARINGS = ("request", "kv-head", "q-head")
 
@@ -102,9 +105,11 @@ def share(scores: Tensor, sharing: str, num_kv_heads: int, group: int) -> Tensor
     """
     check_sharing(sharing)
     if sharing == "request":
-        return scores.sum(dim=(1, 2)).unsqueeze(1)
+        scores = scores.flatten(1, 2)
+        return scores if scores.shape[1] == 1 else scores.sum(dim=1, keepdim=True)
     if sharing == "kv-head":
-        return scores.sum(dim=2).expand(-1, num_kv_heads, -1)
+        summed = scores.squeeze(2) if scores.shape[2] == 1 else scores.sum(dim=2)
+        return summed.expand(-1, num_kv_heads, -1)
     return scores.expand(-1, num_kv_heads, group, -1).flatten(1, 2)
 
 
@@ -169,7 +174,8 @@ def _best_first(scores: Tensor, count: int | None = None) -> Tensor:
     num_places = scores.shape[-1]
     count = num_places if count is None else count
     ranked = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf)
-    if 4 * count > num_places or scores.dtype == torch.float64:
+    most = 4 * count > num_places or scores.numel() <= _SORTED_WHOLE
+    if most or scores.dtype == torch.float64:
         return ranked.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     return _tie_free(ranked).topk(count).indices
 
