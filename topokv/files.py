@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -86,6 +87,16 @@ def require_regular(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, "is a folder; name a file", str(path))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def require_room(path: Path) -> None:
+    """Raise OSError, naming `path`, unless a file can be made where it or its folders will be."""
+    folder = next(place for place in path.absolute().parents if place.exists())
+    try:
+        # Trying is the one sure way to know: permissions, quotas and read-only disks differ.
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise _named(error, path) from error
 
 
 @contextmanager

@@ -65,6 +65,14 @@ def test_a_missing_folder_is_an_error_about_the_file_that_was_asked_for(tmp_path
     assert caught.value.filename == str(missing)
 
 
+@pytest.mark.parametrize("name", ["bench.json/a.json", "bench.json/missing/a.json"])
+def test_a_place_without_room_is_an_error_about_the_file_that_was_asked_for(tmp_path, name):
+    (tmp_path / "bench.json").write_text("")
+    with pytest.raises(OSError) as caught:
+        files.require_room(tmp_path / name)
+    assert caught.value.filename == str(tmp_path / name)
+
+
 def test_a_written_file_has_the_rights_of_any_new_file(path):
     plain = path.with_name("plain")
     plain.touch()

@@ -7,7 +7,6 @@ killed at any moment leaves all that was finished before.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -106,10 +105,7 @@ def check_writable(output: Path | None, folder: Path) -> None:
     """Raise OSError unless the results file can be written; nothing stays behind."""
     if output is not None:
         files.require_regular(output)
-    place = folder if output is None else output.parent
-    existing = next(p for p in (place, *place.absolute().parents) if p.exists())
-    # Trying is the one sure way to know: permissions, quotas and read-only disks differ.
-    tempfile.TemporaryFile(dir=existing).close()
+    files.require_room(folder / "bench.json" if output is None else output)
 
 
 def _measure_process(job: Job, process: int) -> None:
