@@ -12,7 +12,6 @@ that the code meets, and the share of the processors that others used is part of
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -33,7 +33,7 @@ from topokv.cache import KVCache
 from topokv.environment import describe
 from topokv.intervals import median, paired_ratios
 from topokv.machine import cache_bytes
-from topokv.record import write_json
+from topokv.record import read, write_json
 from topokv.schedule import candidate_rows
 from topokv.scheduler import Scheduler
 from topokv.timing.cpu import CpuClock
@@ -152,9 +152,9 @@ def summaries(clock: CpuClock) -> Iterator[Claim]:
         k = _random(16, 16384, dtype, 0)
         into = torch.empty_like(k)
         parts = {"drift": ("drift",), "all": SUMMARIES}
-        arms = [Arm("copy", lambda into=into, k=k: into.copy_(k), repeat=True)]
+        arms = [Arm.of("copy", partial(into.copy_, k), repeat=True)]
         arms += [
-            Arm(name, lambda k=k, p=p: BlockSummary(k, BLOCK, p, shared_heads=True), repeat=True)
+            Arm.of(name, partial(BlockSummary, k, BLOCK, p, shared_heads=True), repeat=True)
             for name, p in parts.items()
         ]
         samples = _rounds(clock, arms)
@@ -175,11 +175,11 @@ def update(clock: CpuClock) -> Iterator[Claim]:
         summary = BlockSummary(
             _random(8, tokens, torch.bfloat16, 0), BLOCK, SUMMARIES, shared_heads=True
         )
-        arms.append(Arm(str(tokens), lambda s=summary: s.append(token), repeat=True))
+        arms.append(Arm.of(str(tokens), partial(summary.append, token), repeat=True))
     samples = _rounds(clock, arms, 200)
-    for tokens in samples:
-        cold, warm = (1000 * median(t) for t in (samples[tokens].cold, samples[tokens].warm))
-        setting = f"{int(tokens):,} tokens, 8 KV heads"
+    for length, times in samples.items():
+        cold, warm = (1000 * median(t) for t in (times.cold, times.warm))
+        setting = f"{int(length):,} tokens, 8 KV heads"
         yield Claim(
             "update of every summary", setting, "at most 100 us", warm <= 100, cold, warm, "us"
         )
@@ -200,7 +200,7 @@ def rows(clock: CpuClock) -> Iterator[Claim]:
                 scores, sink_blocks=1, local_blocks=2, salience_blocks=13, max_candidate_blocks=16
             )
 
-        times = _rounds(clock, [Arm("rows", build, repeat=True)], 15)["rows"]
+        times = _rounds(clock, [Arm.of("rows", build, repeat=True)], 15)["rows"]
         taken[tokens] = median(times.cold)
         yield Claim(
             "all causal rows, 16 blocks wide",
@@ -223,15 +223,19 @@ def selection(clock: CpuClock) -> Iterator[Claim]:
     attend = attention_path_named("gather").prepare(
         q, KVCache(k, v), schedulers["witness"].schedule(q)
     )
-    arms = [Arm("sparse", attend, repeat=True)]
+    arms = [Arm.of("sparse", attend, repeat=True)]
     for name, scheduler in schedulers.items():
-        arms.append(Arm(name, lambda s=scheduler: s.schedule(q).token_ids, repeat=True))
+        arms.append(Arm.of(name, partial(_chosen, scheduler, q), repeat=True))
     samples = _rounds(clock, arms, 50)
     for name, limit in limits.items():
         setting = "1,024 of 16,384, 16 heads, float32"
         yield _at_most(
             f"choosing by {name} / sparse decode", setting, limit, *_ratio(samples, name, "sparse")
         )
+
+
+def _chosen(scheduler: Scheduler, q: Tensor) -> Tensor:
+    return scheduler.schedule(q).token_ids
 
 
 def attention(clock: CpuClock) -> Iterator[Claim]:
@@ -242,11 +246,11 @@ def attention(clock: CpuClock) -> Iterator[Claim]:
         for selector in ("witness", "drift"):
             schedule = Scheduler(k, 1024, selector=selector).schedule(q)
             paths = ("gather", "blocks", "runs") if selector == "drift" else ("gather", "blocks")
-            arms = [Arm("allocating", _allocating(q, k, v, schedule.token_ids), repeat=True)]
-            arms.append(Arm("dense", prepare_dense(q, cache), repeat=True))
+            arms = [Arm.of("allocating", _allocating(q, k, v, schedule.token_ids), repeat=True)]
+            arms.append(Arm.of("dense", prepare_dense(q, cache), repeat=True))
             for path in paths:
                 call = attention_path_named(path).prepare(q, cache, schedule)
-                arms.append(Arm(path, call, repeat=True))
+                arms.append(Arm.of(path, call, repeat=True))
             samples = _rounds(clock, arms, 40)
             for path in paths:
                 gain = _ratio(samples, "allocating", path)
@@ -300,10 +304,10 @@ def steps(clock: CpuClock) -> Iterator[Claim]:
         k, v = (_random(kv_heads, tokens + 1000, dtype, seed) for seed in (0, 1))
         q = _random(q_heads, 1, dtype, 2)
         dense = prepare_dense(q, KVCache(k[:, :, :tokens], v[:, :, :tokens]))
-        arms = [Arm("dense", dense, repeat=True)]
+        arms = [Arm.of("dense", dense, repeat=True)]
         for selector in ("witness", "drift"):
             growing = Growing(q, KVCache(k, v), tokens, selector, "blocks")
-            arms.append(Arm(selector, growing.step, repeat=True))
+            arms.append(Arm.of(selector, growing.step, repeat=True))
         samples = _rounds(clock, arms, 40)
         setting = f"1,024 of {tokens:,}, {kv_heads} KV heads, {q_heads} query heads, {_name(dtype)}"
         yield _at_least(
@@ -327,8 +331,8 @@ def giant(clock: CpuClock) -> Iterator[Claim]:
         done = subprocess.run(
             [sys.executable, "-m", "topokv", *command.split()], capture_output=True, text=True
         )
-        there = output.exists() and json.loads(output.read_text())
-    finished = done.returncode == 0 and all(row["status"] == "ok" for row in there["rows"])
+        rows_there = read(output).rows if done.returncode == 0 else ()
+    finished = bool(rows_there) and all(row.status == "ok" for row in rows_there)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
     setting = "1,048,576 tokens, 8 KV heads, 32 query heads, bfloat16"
     yield Claim(
@@ -342,10 +346,9 @@ def giant(clock: CpuClock) -> Iterator[Claim]:
     )
     seconds = time.monotonic() - start
     yield Claim("whole benchmark row: time", setting, "finishes", finished, None, seconds, "s")
-    if finished:
-        for row in there["rows"]:
-            speedup = row["metrics"]["step_speedup"]
-            yield Claim(f"step_speedup of that row, {row['attention']}", setting, "", True, speedup)
+    for row in rows_there:
+        gain = row.metrics.get("step_speedup")
+        yield Claim(f"dense / step of that row, {row.attention}", setting, "", True, gain)
 
 
 SECTIONS: dict[str, Section] = {
