@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from topokv.intervals import AA_BAND
 from topokv.report.entries import Entry
 
 # The flags that rows carry, up to a colon, and what each means to a reader.
@@ -62,6 +63,20 @@ def remarks(entry: Entry) -> list[str]:
     ended = [] if row.status == "ok" else [ending(row.status, row.step, row.reason)]
     told = [flag for flag in row.flags if flag != "gaussian" and not is_judgement(flag)]
     return ended + judged + told
+
+
+def random_keys(entries: Sequence[Entry]) -> str:
+    """What to know of all rows on random keys; empty where there are none."""
+    return FLAGS["gaussian"] if any("gaussian" in entry.row.flags for entry in entries) else ""
+
+
+def dense_against_dense(entries: Sequence[Entry]) -> str:
+    """How far noise alone moved a ratio: the A/A arm of every row, from least to most."""
+    found = [ratio for entry in entries if (ratio := entry.metric("aa_ratio")) is not None]
+    if not found:
+        return ""
+    said = " to ".join(f"{ratio:.3f}" for ratio in dict.fromkeys((min(found), max(found))))
+    return f"A/A, dense over dense in the same rounds: {said} (quiet: 1 ± {AA_BAND})"
 
 
 def is_judgement(flag: str) -> bool:

@@ -16,7 +16,7 @@ from topokv.record import KEY_FIELDS
 from topokv.report.columns import COLUMNS, FIRST_FIVE, Column, columns_for
 from topokv.report.entries import Entry, MachineKey
 from topokv.report.groups import GroupKey, group_names
-from topokv.report.notes import FLAGS, Notes
+from topokv.report.notes import Notes, dense_against_dense, random_keys
 
 # A line of a section: the entry of each group, where that machine measured it.
 Line: TypeAlias = dict[GroupKey, Entry]
@@ -107,7 +107,7 @@ def _section(entries: Sequence[Entry], groups: dict[GroupKey, str], layout: Layo
         headings=tuple(headings),
         lines=lines,
         notes=Notes.of(entries),
-        remark=FLAGS["gaussian"] if any("gaussian" in e.row.flags for e in entries) else "",
+        remark="; ".join(filter(None, [random_keys(entries), dense_against_dense(entries)])),
         layout=layout,
     )
 

@@ -178,3 +178,12 @@ def test_quality_rows_show_what_is_kept_and_how_each_is_judged(save, make, row):
     text = text_of(save("q.json", make(kind="quality", rows=rows)))
     assert header(text) == ["seq_len", "selected_tokens", "recall", "gap_closed", "judged"]
     assert "better than random, cannot tell from streaming" in text
+
+
+def test_dense_against_dense_is_told_under_each_table(save, make):
+    run = make()
+    ratios = iter([0.997, 1.004, *[1.0] * len(run.rows)])
+    rows = [replace(r, metrics={**r.metrics, "aa_ratio": next(ratios)}) for r in run.rows]
+    text = text_of(save("r.json", replace(run, rows=tuple(rows))), width=200)
+    assert "A/A, dense over dense in the same rounds: 0.997 to 1.004 (quiet: 1 ± 0.02)" in text
+    assert "A/A, dense over dense in the same rounds: 1.000 (quiet: 1 ± 0.02)" in text
