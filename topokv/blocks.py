@@ -134,7 +134,8 @@ def _apart(keys: Tensor, mean: Tensor, distance: Tensor) -> tuple[Tensor, Tensor
     size, head_dim = keys.shape[-2:]
     farthest = distance.argmax(dim=-1)[..., None, None].expand(*mean.shape[:-1], 1, head_dim)
     far = keys.gather(-2, farthest).squeeze(-2)
-    return far, mean if size == 1 else mean + (mean - far) / (size - 1)
+    # The mean without its farthest: mean + (mean - far) / (size - 1), in one operation.
+    return far, mean if size == 1 else mean.lerp(far, -1 / (size - 1))
 
 
 def _summarise_all(

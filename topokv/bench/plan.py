@@ -20,8 +20,16 @@ SHARINGS = ("request", "kv-head", "q-head")
 PUBLISHED_ATTENTION = "gather"
 # On random keys no selector can be better than another: two are enough to time the two kinds.
 GAUSSIAN_SELECTORS = ("drift", "witness")
-# On a real cache: the published rule, two null models, two that ask the query, and the bound.
-REAL_SELECTORS = ("drift", "streaming", "random", "quest", "witness", "oracle")
+# On a real cache: the published rule, two null models, three that ask the query, and the bound.
+REAL_SELECTORS = (
+    "drift",
+    "streaming",
+    "random",
+    "quest",
+    "witness",
+    "discriminant",
+    "oracle",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

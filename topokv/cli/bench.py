@@ -10,7 +10,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topokv.bench.plan import DTYPES, SHARINGS, Settings
+from topokv.bench.plan import (
+    DTYPES,
+    GAUSSIAN_SELECTORS,
+    REAL_SELECTORS,
+    SHARINGS,
+    Settings,
+)
 from topokv.progress import Progress
 
 if TYPE_CHECKING:
@@ -61,7 +67,8 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
         "--selector",
         nargs="+",
         default=[],
-        help="default: drift and witness on random keys, six on a real cache",
+        help=f"default: {' '.join(GAUSSIAN_SELECTORS)} on random keys, "
+        f"{' '.join(REAL_SELECTORS)} on a real cache",
     )
     group.add_argument("--sharing", help=f"who shares a schedule: {', '.join(SHARINGS)}")
     group.add_argument(

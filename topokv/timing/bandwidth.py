@@ -7,33 +7,29 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# A row of the matrix that a read is laid out as: long enough that its one output is nothing.
-_WIDTH = 4096
-
 
 def prepare_read(*tensors: Tensor) -> Callable[[], object]:
     """A call that reads all of the tensors once.
 
-    As a matrix times a vector of zeros, which was the fastest reader tried on a CPU (sums took
-    three times as long): what attention is held against should be what memory can do.
+    As the greatest of their bytes taken as int64, the fastest reader tried on a CPU: a sum, a
+    matrix times a vector and a batched product took 1.2 to 2.4 times as long. What attention is
+    held against should be what memory can do.
     """
-    rows = [_as_rows(tensor) for tensor in tensors]
-    vector = torch.zeros(rows[0].shape[1], device=rows[0].device)
-    outputs = [torch.empty(part.shape[0], device=part.device) for part in rows]
+    words = [_as_words(tensor) for tensor in tensors]
 
     def read() -> None:
-        for part, output in zip(rows, outputs, strict=True):
-            torch.mv(part, vector, out=output)
+        for part in words:
+            part.amax()
 
     return read
 
 
-def _as_rows(tensor: Tensor) -> Tensor:
-    """The tensor's bytes as float32 `[rows, width]`, what does not fill a row left out."""
+def _as_words(tensor: Tensor) -> Tensor:
+    """The tensor's bytes as int64, what does not fill one left out."""
     flat = tensor.reshape(-1).view(torch.uint8)
-    words = flat.narrow(0, 0, flat.numel() // 4 * 4).view(torch.float32)
-    width = min(_WIDTH, max(1, words.numel()))
-    return words.narrow(0, 0, words.numel() // width * width).view(-1, width)
+    whole = flat.narrow(0, 0, flat.numel() // 8 * 8)
+    # A tensor of less than a word is read byte by byte.
+    return whole.view(torch.int64) if whole.numel() else flat
 
 
 def prepare_copy(source: Tensor, num_bytes: int) -> tuple[Callable[[], object], int]:
