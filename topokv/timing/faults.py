@@ -29,7 +29,7 @@ def peak_memory_bytes() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Seconds of CPU time at one moment: of all processes, of this one; and the clock's."""
+    """Seconds of CPU time at one moment, of all and of this process, its children counted in."""
 
     machine: float
     own: float
@@ -45,8 +45,8 @@ class CpuTimes:
             return None
         # user nice system idle iowait irq softirq steal: all but the two kinds of idle are load.
         busy = sum(ticks) - ticks[3] - ticks[4]
-        own = os.times()
-        return CpuTimes(busy / per_second, own.user + own.system, monotonic())
+        own = sum(os.times()[:4])  # user and system time, of this process and of its children
+        return CpuTimes(busy / per_second, own, monotonic())
 
 
 def foreign_load(before: CpuTimes | None, after: CpuTimes | None) -> float | None:
