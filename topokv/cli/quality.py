@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge each capture in turn; the file is written after each, so that none is lost."""
     from topokv.captures import read_header
-    from topokv.report.quality_table import render
+    from topokv.report.quality_table import FULL_WIDTH, render
 
     question = _question(args)
     if args.output.parent == RESULTS:
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
             rows += _judged(path, question, progress.show)
             sources[path.stem] = dict(read_header(path).metadata)
             record.write(args.output, _run(args, sources, rows))
-    print(render(rows))
+    print(render(rows, shutil.get_terminal_size((FULL_WIDTH, 24)).columns))
     return 0
 
 
