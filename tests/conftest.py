@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import site
 import sys
 import tempfile
@@ -15,6 +16,10 @@ from topokv import wheels
 
 # The asserts of what is shared explain themselves as those of test files do.
 pytest.register_assert_rewrite("device_checks")
+
+# A job that a shell put in the background ignores Ctrl-C, and so would all that its tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
