@@ -25,7 +25,7 @@ def part(sparse=1.0, *, again=8.0, facts=None, **fields):
         "copy_ms": [2.0],
         "read_ms": [4.0],
     }
-    known = {"cache_bytes": 8e6, "copy_bytes": 2e6, "selected_bytes": 8e5, "density": 0.1}
+    known = {"cache_bytes": 8e6, "copy_bytes": 1e6, "selected_bytes": 8e5, "density": 0.1}
     return Part(samples=samples, facts=known | (facts or {}), **fields)
 
 

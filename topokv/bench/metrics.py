@@ -152,7 +152,9 @@ def _bandwidth(parts: Sequence[Part], times: Metrics) -> Metrics:
     """GB/s of what dense reads, and its share of a plain copy's and a plain read's."""
     facts = parts[-1].facts
     effective = _gbps(facts.get("cache_bytes"), times.get(DENSE))
-    copy = _gbps(facts.get("copy_bytes"), times.get("copy_ms"))
+    # A copy moves each byte twice over the memory bus, in and out.
+    copied = facts.get("copy_bytes")
+    copy = _gbps(None if copied is None else 2 * copied, times.get("copy_ms"))
     read = _gbps(facts.get("cache_bytes"), times.get("read_ms"))
     return {
         "effective_gbps": effective,
