@@ -176,8 +176,8 @@ def bandwidth_share(report: Report) -> Figure | None:
     return BarFigure(
         name="bandwidth",
         title="Is the dense baseline a fair one?",
-        caption="GB/s that dense attention reads, as a share of a plain copy of the same size on "
-        "the same machine. Near 100 % dense is limited by memory, and reading less can pay; far "
+        caption="GB/s that dense attention reads, as a share of what a plain copy on the same "
+        "machine reads and writes. Near 100 % dense is limited by memory, and reading less can pay; far "
         "below, something else limits it.",
         x_label="share of copy bandwidth",
         unit="%",
