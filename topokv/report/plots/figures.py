@@ -177,8 +177,8 @@ def bandwidth_share(report: Report) -> Figure | None:
         name="bandwidth",
         title="Is the dense baseline a fair one?",
         caption="GB/s that dense attention reads, as a share of what a plain copy on the same "
-        "machine reads and writes. Near 100 % dense is limited by memory, and reading less can pay; far "
-        "below, something else limits it.",
+        "machine reads and writes. Near 100 % dense is limited by memory, and reading less can "
+        "pay; far below, something else limits it.",
         x_label="share of copy bandwidth",
         unit="%",
         parts=("dense",),
