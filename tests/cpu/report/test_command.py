@@ -131,6 +131,7 @@ def test_asking_for_what_the_extra_makes_without_it_is_bad_input(
 
 def test_every_metric_of_the_reference_runs_has_a_described_column():
     folder = Path(__file__).parents[3] / "results" / "reference"
-    rows = [row for path in folder.glob("*.json") for row in read(path).rows]
+    runs = [path for path in folder.glob("*.json") if not path.name.startswith("tests-")]
+    rows = [row for path in runs for row in read(path).rows]
     known = {column.name for column in COLUMNS}
     assert {name for row in rows for name in row.metrics} - known == set()
