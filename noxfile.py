@@ -199,7 +199,9 @@ def share_torch(session: nox.Session, backend: wheels.Backend) -> None:
     if not isinstance(answer, str):  # --no-install: the environment stays as it is
         return
     python, site = answer.strip().split(" ", 1)
-    shared = SHARED_TORCH / f"{backend.name}-{backend.wheel}-{python}"
+    # Tools that tell a project's own code from libraries go by the name site-packages: hypothesis
+    # read all of torch for constants, ten seconds in every new environment.
+    shared = SHARED_TORCH / f"{backend.name}-{backend.wheel}-{python}" / "site-packages"
     # Python reads .pth files in the locale's encoding.
     (Path(site) / "topokv_torch.pth").write_text(f"{shared}\n", encoding="locale")
     if not (shared / "verified").exists():
