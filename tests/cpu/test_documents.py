@@ -114,3 +114,10 @@ def test_reference_results_can_be_read(capsys):
     assert cli.main(["report", str(REFERENCE), "--strict", "--format", "json"]) == 0
     sources = {Path(row["source"]).name for row in json.loads(capsys.readouterr().out)}
     assert sources == {path.name for path in REFERENCE.glob("*.json")}
+
+
+def test_contributing_names_files_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:topokv|tests|benchmarks)/[\w./]*)`", text)
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
