@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from topokv.attention import ATTENTION_PATHS
 from topokv.cli import main
 from topokv.record import read
 
@@ -49,3 +50,10 @@ def test_what_only_the_worker_can_know_is_still_one_line_and_nothing_written(
     assert said.err.startswith(f"topokv bench: {line}")
     assert said.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_names_every_way_to_attend(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    words = capsys.readouterr().out.replace(",", " ").split()
+    assert [path.name for path in ATTENTION_PATHS if path.name not in words] == []

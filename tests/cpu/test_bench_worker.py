@@ -1,5 +1,6 @@
 """What one process measures: right rows, wrong rows, rows that do not fit, and no allocation."""
 
+import importlib
 import sys
 from dataclasses import replace
 
@@ -47,7 +48,7 @@ def process(settings, *, number=0):
         dtype="float32",
         selectors=["drift", "witness"],
         sharing_of=lambda name: mixture_of(name).sharing,
-        attention=["gather"],
+        attention=["gather", "blocks", "flex"],
     )
     cpu = torch.device("cpu")
     clock = CpuClock(1 << 20)
@@ -118,6 +119,26 @@ def test_a_row_whose_attention_is_wrong_is_not_timed(monkeypatch):
     assert parts[0].samples == {}
 
 
+@pytest.mark.usefixtures("flex_compiled")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_without_a_compiler_the_rows_that_need_one_fail_alone(monkeypatch, tmp_path):
+    config = importlib.import_module("torch._inductor.config")
+    # A kernel that an earlier run compiled would need no compiler.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    settings = replace(SMALL, attention=("flex", "blocks"), rounds=3)
+    with config.patch({"cpp.cxx": (None, "no-such-compiler")}), torch.inference_mode():
+        parts = process(settings).measure(0)
+    assert [part.status for part in parts] == ["ok", "failed", "ok"] * 2
+    assert {(part.step, part.reason) for part in parts if part.status == "failed"} == {
+        (
+            "benchmark",
+            "attention 'flex' needs a C++ compiler (g++ or CXX), and none was found; "
+            "use another --attention",
+        )
+    }
+    assert all(part.samples["sparse_selected_ms"] for part in parts if part.status == "ok")
+
+
 def test_what_does_not_fit_is_oom_before_it_is_allocated_and_the_next_cell_goes_on():
     running = process(replace(SMALL, seq_len=2**50, selected_tokens=(64,)))
     parts = running.measure(0)
@@ -172,6 +193,10 @@ def test_every_way_to_attend_matches_masked_dense(path, dtype, sharing):
     groups = {"request": 1, "kv-head": 2, "q-head": 4}[sharing]
     scores = torch.rand(2, groups, 9, generator=torch.Generator().manual_seed(0))
     schedule = schedule_tokens(scores, budget)
+    if path.name == "flex" and dtype == torch.float64:
+        with pytest.raises(ValueError, match="^attention 'flex' takes float16, bfloat16 or "):
+            path.prepare(workload.q, workload.cache, schedule)
+        return
     output = path.prepare(workload.q, workload.cache, schedule)()
     assert mismatch(output, workload.q, workload.cache, schedule.token_ids) is None
     # One token of one schedule exchanged for another is found, in any type.

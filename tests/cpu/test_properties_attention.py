@@ -148,6 +148,10 @@ def test_sparse_equals_dense_under_the_same_mask(path, cache, cut, seed):
         generator=torch.Generator().manual_seed(seed),
     )
     schedule = schedule_tokens(scores, budget)
+    if path.name == "flex" and q.dtype == torch.float64:
+        with pytest.raises(ValueError, match="^attention 'flex' takes float16, bfloat16 or "):
+            path.prepare(q, KVCache(k, v), schedule)
+        return
     attended = path.prepare(q, KVCache(k, v), schedule)()
     reference = masked_dense(q, k, v, schedule.token_ids)
     exact = masked_dense(q.double(), k.double(), v.double(), schedule.token_ids)

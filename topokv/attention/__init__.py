@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from topokv.attention.flex import FlexDecode
 from topokv.attention.runs import RunDecode
 from topokv.attention.windows import BlockDecode, GatherDecode
 from topokv.cache import KVCache, check_query, group_queries
@@ -128,6 +129,7 @@ ATTENTION_PATHS: tuple[AttentionPath, ...] = (
     AttentionPath("gather", GatherDecode),
     AttentionPath("blocks", BlockDecode),
     AttentionPath("runs", RunDecode),
+    AttentionPath("flex", FlexDecode),
 )
 
 

@@ -27,14 +27,13 @@ Facts = dict[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One row ready to be timed; `wrong` says why it must not be."""
+    """One row ready to be timed: its attention is right."""
 
     row: Row
     choice: Choice
     schedule: CandidateSchedule
     decode: Decode
     backend: str | None
-    wrong: str | None
 
     @property
     def arm(self) -> str:
@@ -71,16 +70,15 @@ class Bench:
     def measure(self, cell: Cell) -> list[Part]:
         """A part for each row of the cell."""
         rows = [self.prepare(row, cell.selected_tokens) for row in cell.rows]
-        timed = self._time([row for row in rows if row.wrong is None])
-        return [
-            self._part(row, timed)
-            if row.wrong is None
-            else replace(failed(row.wrong), step="verify")
-            for row in rows
-        ]
+        timed = self._time([row for row in rows if isinstance(row, Prepared)])
+        return [self._part(row, timed) if isinstance(row, Prepared) else row for row in rows]
 
-    def prepare(self, row: Row, selected_tokens: int) -> Prepared:
-        """The row's schedule and its attention over it, compared with masked dense attention."""
+    def prepare(self, row: Row, selected_tokens: int) -> Prepared | Part:
+        """The row's schedule and its attention over it, compared with masked dense attention.
+
+        A part that failed where the two differ, and where the row's way to attend can't be used
+        here; the cell's other rows are measured all the same.
+        """
         choice, path = choice_of(row), str(row.attention)
         q, cache = self.loaded.workload.q, self.loaded.workload.cache
         scheduler = self.loaded.schedulers[choice]
@@ -88,10 +86,15 @@ class Bench:
         schedule = scheduler.schedule(q)
         if path not in self.decodes:
             self.decodes[path] = attention_path_named(path).make()
-        attend = self.decodes[path].load(q, cache, schedule)
-        wrong = mismatch(attend(), q, cache, schedule.token_ids)
-        backend = attention_backend(attend)
-        return Prepared(row, choice, schedule, self.decodes[path], backend, wrong)
+        try:
+            attend = self.decodes[path].load(q, cache, schedule)
+            output = attend()
+        except ValueError as error:
+            return failed(str(error))
+        wrong = mismatch(output, q, cache, schedule.token_ids)
+        if wrong is not None:
+            return replace(failed(wrong), step="verify")
+        return Prepared(row, choice, schedule, self.decodes[path], attention_backend(attend))
 
     def _load(self, row: Prepared) -> Attend:
         """The row's attention, loaded into the buffers that all rows of its kind share."""
