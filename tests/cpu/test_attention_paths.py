@@ -6,12 +6,13 @@ import torch
 from topokv import KVCache, Scheduler, dense_decode
 from topokv.attention import ATTENTION_PATHS, attention_path_named, prepare_dense
 from topokv.attention.runs import token_runs
-from topokv.schedule import schedule_tokens, token_budget
+from topokv.schedule import candidate_row, candidate_rows, schedule_tokens, token_budget
 from topokv.selectors import SELECTORS
 from topokv.workload import gaussian
 
 by_path = pytest.mark.parametrize("path", ATTENTION_PATHS, ids=lambda path: path.name)
-copying = pytest.mark.parametrize("name", ["gather", "blocks"])
+COPYING = ("gather", "blocks")
+copying = pytest.mark.parametrize("name", COPYING)
 
 
 def workload(kv_len=100, batch=2, num_q_heads=4):
@@ -125,15 +126,30 @@ def test_runs_hold_exactly_the_schedules_tokens(selected_tokens):
     assert [i for a, b in runs for i in range(a, b)] == schedule.token_ids.flatten().tolist()
 
 
-@pytest.mark.parametrize("name", ["gather", "blocks"])
-@pytest.mark.parametrize("selector", [s.name for s in SELECTORS])
-def test_a_step_stays_on_the_caches_device(name, selector):
-    # The meta device needs no GPU, and most operators refuse to mix it with the CPU.
-    k, v = torch.empty(2, 2, 2, 1000, 64, device="meta", dtype=torch.float16)
-    q = torch.empty(2, 8, 1, 64, device="meta", dtype=torch.float16)
-    scheduler = Scheduler(k[:, :, :999], 256, selector=selector)
-    scheduler.append(k[:, :, 999:])
-    cache, schedule = KVCache(k, v), scheduler.schedule(q)
-    attended = attention_path_named(name).prepare(q, cache, schedule)()
-    assert attended.device == prepare_dense(q, cache)().device == k.device
-    assert schedule.token_ids.device == schedule.scored_blocks.device == k.device
+def on_meta(kv_len):
+    """q and a cache on the meta device, which no operator but indexing mixes with the CPU."""
+    k, v = torch.empty(2, 2, 2, kv_len, 64, device="meta", dtype=torch.float16)
+    return torch.empty(2, 8, 1, 64, device="meta", dtype=torch.float16), KVCache(k, v)
+
+
+# With a block cut, with none, and with so many that they are ranked otherwise.
+@pytest.mark.parametrize("kv_len", [1000, 1024, 70_000])
+@pytest.mark.parametrize("selector", [*(s.name for s in SELECTORS), "witness=0.5,drift=0.5"])
+def test_a_step_stays_on_the_caches_device(selector, kv_len):
+    q, cache = on_meta(kv_len)
+    scheduler = Scheduler(cache.k[:, :, : kv_len - 1], 256, selector=selector)
+    scheduler.append(cache.k[:, :, kv_len - 1 :])
+    schedule = scheduler.schedule(q)
+    outputs = [attention_path_named(name).prepare(q, cache, schedule)() for name in COPYING]
+    # Flex has no kernel there; what it would be given is made in loading.
+    flex = attention_path_named("flex").prepare(q, cache, schedule)
+    given = [*flex._inputs, *(tensor for table in flex._tables for tensor in table)]
+    made = (schedule.token_ids, schedule.scored_blocks, prepare_dense(q, cache)())
+    assert {tensor.device.type for tensor in (*outputs, *given, *made)} == {"meta"}
+
+
+def test_candidate_rows_stay_on_the_scores_device():
+    scores, rule = torch.empty(1000, device="meta"), dict(sink_blocks=1, local_blocks=2)
+    for rows in (candidate_row, candidate_rows):
+        found = rows(scores, **rule, salience_blocks=8, max_candidate_blocks=16)
+        assert (found.device.type, found.shape[-1]) == ("meta", 16)
