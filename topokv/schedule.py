@@ -173,6 +173,11 @@ def _best_first(scores: Tensor, count: int | None = None) -> Tensor:
     """
     num_places = scores.shape[-1]
     count = num_places if count is None else count
+    if scores.device.type == "cpu" and count < num_places:
+        values, places = scores.topk(count + 1)
+        # Strictly falling values hold neither a tie to break nor NaN. A GPU would wait for this.
+        if bool((values[..., 1:] < values[..., :-1]).all()):
+            return places[..., :count]
     ranked = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf)
     most = 4 * count > num_places or scores.numel() <= _SORTED_WHOLE
     if most or scores.dtype == torch.float64:
@@ -193,25 +198,29 @@ def _tie_free(scores: Tensor) -> Tensor:
 
 
 def _token_ids(scored_blocks: Tensor, budget: Budget) -> Tensor:
+    num_local = budget.kv_len - budget.first_local_token
+    count = max(budget.sink_tokens, num_local, budget.block_size, budget.scored_tokens)
+    places = torch.arange(count, device=scored_blocks.device)
     batch_groups = scored_blocks.shape[:-1]
-    device = scored_blocks.device
-    sinks = torch.arange(budget.sink_tokens, device=device).expand(*batch_groups, -1)
-    local = torch.arange(budget.first_local_token, budget.kv_len, device=device)
-    scored = _scored_token_ids(scored_blocks, budget)
-    return torch.cat((sinks, scored, local.expand(*batch_groups, -1)), dim=-1)
+    sinks = places[: budget.sink_tokens].expand(*batch_groups, -1)
+    local = (places[:num_local] + budget.first_local_token).expand(*batch_groups, -1)
+    return torch.cat((sinks, _scored_token_ids(scored_blocks, budget, places), local), dim=-1)
 
 
-def _scored_token_ids(scored_blocks: Tensor, budget: Budget) -> Tensor:
-    """Token ids of the scored blocks, ascending; the block ranked last may be cut short."""
-    size = budget.block_size
-    spare = scored_blocks.shape[-1] * size - budget.scored_tokens
-    ascending, ranks = scored_blocks.sort(dim=-1)
+def _scored_token_ids(scored_blocks: Tensor, budget: Budget, places: Tensor) -> Tensor:
+    """Token ids of the scored blocks, ascending; the block ranked last may be cut short.
+
+    `places` counts from 0, as far as a block and the scored tokens go.
+    """
+    size, width = budget.block_size, scored_blocks.shape[-1]
+    spare = width * size - budget.scored_tokens
+    # Of distinct numbers, topk is the cheaper sort.
+    ascending, ranks = scored_blocks.topk(width, largest=False)
     if spare == 0:
-        within = torch.arange(size, device=scored_blocks.device)
-        return torch.add(within, ascending.unsqueeze(-1), alpha=size).flatten(-2)
-    cut_place = (ranks == scored_blocks.shape[-1] - 1).int().argmax(dim=-1, keepdim=True)
+        return torch.add(places[:size], ascending.unsqueeze(-1), alpha=size).flatten(-2)
+    cut_place = (ranks == width - 1).int().argmax(dim=-1, keepdim=True)
     # Slots after the cut block's end skip the tokens that it had to leave out.
-    slot = torch.arange(budget.scored_tokens, device=scored_blocks.device)
+    slot = places[: budget.scored_tokens]
     slot = slot + spare * (slot >= (cut_place + 1) * size - spare)
     return ascending.gather(-1, slot // size) * size + slot % size
 
