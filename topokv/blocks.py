@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from topokv.landmarks import KeyMoments, spread_of_others, squared_reach
+from topokv.cache import without_gradient
+from topokv.landmarks import spread_of_others
+from topokv.summaries import (
+    OF_MEAN,
+    check_block_size,
+    moments,
+    summarise,
+    summarise_all,
+    token_sums,
+    wide_dtype,
+)
 
-# What can be kept of a block; `blocks.summarise` says what each one is.
+# What can be kept of a block; `summaries.summarise` says what each one is.
 PARTS = (
     "centroid",
-    "minimum",
-    "maximum",
-    "core",
-    "witness",
+    "box",
+    "points",
     "variance",
-    "bulk",
-    "landmark",
+    "landmarks",
     "spread",
+    "log_weights",
     "drift",
     "noise",
     "keys",
 )
 
-
-# Parts that `summarise` takes from a block's keys.
-_OF_KEYS = frozenset(
-    {"centroid", "minimum", "maximum", "core", "witness", "variance", "bulk", "landmark"}
-)
-
-# Those that take each key's distance from its block's mean, and so a tensor as large as the keys.
-_OF_DISTANCE = frozenset({"core", "witness", "variance", "bulk", "landmark"})
-
 # Those that need statistics of all the keys, which are taken once, when the summary is built.
-_OF_LANDMARK = frozenset({"bulk", "landmark", "spread"})
-
-# How many float32 bytes of keys are worked on at a time: on a CPU what its caches hold, so that
-# memory is read once and nothing as large as K is ever made; on a device what keeps it busy.
-_CPU_PIECE_BYTES = 4 << 20
-_DEVICE_PIECE_BYTES = 256 << 20
-
-
-def check_block_size(block_size: int) -> None:
-    """Raise unless the block size is a positive whole number."""
-    if isinstance(block_size, bool) or not isinstance(block_size, int):
-        raise TypeError(f"block_size must be a whole number, got {block_size!r}")
-    if block_size < 1:
-        raise ValueError(f"block_size must be at least 1, got {block_size}")
+_OF_LANDMARK = frozenset({"landmarks", "spread"})
 
 
 def block_centroids(k: Tensor, block_size: int) -> Tensor:
@@ -60,7 +47,7 @@ def block_centroids(k: Tensor, block_size: int) -> Tensor:
 
     Raises ValueError for another rank, an empty sequence or a block size below 1.
     """
-    return _summarise_all(promote_keys(k), block_size, ("centroid",))["centroid"]
+    return summarise_all(promote_keys(k), block_size, ("centroid",))["centroid"]
 
 
 def centroid_drift(centroids: Tensor) -> Tensor:
@@ -71,8 +58,10 @@ def centroid_drift(centroids: Tensor) -> Tensor:
     if centroids.ndim < 2 or 0 in centroids.shape:
         shape = list(centroids.shape)
         raise ValueError(f"centroids must be [..., num_blocks, head_dim], none 0, got {shape}")
-    steps = torch.linalg.vector_norm(centroids[..., 1:, :] - centroids[..., :-1, :], dim=-1)
-    return torch.cat((torch.zeros_like(centroids[..., :1, 0]), steps), dim=-1)
+    centroids = without_gradient(centroids)
+    drift = centroids.new_zeros(centroids.shape[:-1])
+    torch.linalg.vector_norm(centroids.diff(dim=-2), dim=-1, out=drift[..., 1:])
+    return drift
 
 
 def promote_keys(k: Tensor) -> Tensor:
@@ -86,115 +75,7 @@ def promote_keys(k: Tensor) -> Tensor:
             "k must be [batch, num_kv_heads, kv_len, head_dim], [num_kv_heads, kv_len, head_dim] "
             f"or [kv_len, head_dim], every size at least 1, got {list(k.shape)}"
         )
-    return k.reshape((1,) * (4 - k.ndim) + k.shape)
-
-
-def summarise(
-    keys: Tensor,
-    parts: Collection[str],
-    metric: Tensor | None = None,
-    scratch: Tensor | None = None,
-) -> dict[str, Tensor]:
-    """What `parts` keep of blocks of equal size.
-
-    `keys` is `[batch, num_kv_heads, num_blocks, size, head_dim]`.
-
-    centroid: the mean key; minimum, maximum: per dimension; witness: the key farthest (L2) from
-    the mean, the earliest of equals; core: the mean of the others (of a lone key, that key);
-    variance: the mean over tokens and dimensions of (k - mean)², `[..., num_blocks]`; landmark:
-    the key farthest from the mean by `metric` (see `topokv.landmarks`); bulk: the mean of the
-    others. Differences from the mean are worked out in `scratch`, where that is given.
-    """
-    kept: dict[str, Tensor] = {}
-    # Two reductions: aminmax over any but the last size takes four times as long as both.
-    if "minimum" in parts:
-        kept["minimum"] = keys.amin(dim=-2)
-    if "maximum" in parts:
-        kept["maximum"] = keys.amax(dim=-2)
-    if _OF_DISTANCE.isdisjoint(parts) and "centroid" not in parts:
-        return kept
-    mean = keys.mean(dim=-2)
-    kept["centroid"] = mean
-    if not {"core", "witness", "variance"}.isdisjoint(parts):
-        kept |= _around_mean(keys, mean, scratch)
-    if metric is not None:
-        kept["landmark"], kept["bulk"] = _apart(keys, mean, squared_reach(keys, metric))
-    return {part: kept[part] for part in parts if part in kept}
-
-
-def _around_mean(keys: Tensor, mean: Tensor, scratch: Tensor | None) -> dict[str, Tensor]:
-    """The parts of distance: each block's witness, core and variance."""
-    distance = torch.sub(keys, mean.unsqueeze(-2), out=scratch).square_().sum(dim=-1)
-    witness, core = _apart(keys, mean, distance)
-    return {"witness": witness, "core": core, "variance": distance.mean(dim=-1) / keys.shape[-1]}
-
-
-def _apart(keys: Tensor, mean: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
-    """Each block's farthest key and the mean of the others; a lone key is both."""
-    size, head_dim = keys.shape[-2:]
-    farthest = distance.argmax(dim=-1)[..., None, None].expand(*mean.shape[:-1], 1, head_dim)
-    far = keys.gather(-2, farthest).squeeze(-2)
-    # The mean without its farthest: mean + (mean - far) / (size - 1), in one operation.
-    return far, mean if size == 1 else mean.lerp(far, -1 / (size - 1))
-
-
-def _summarise_all(
-    k: Tensor,
-    block_size: int,
-    parts: Collection[str],
-    room: int = 0,
-    metric: Tensor | None = None,
-) -> dict[str, Tensor]:
-    """`summarise` of all of `k`; each part has room for `room` more blocks at its end."""
-    check_block_size(block_size)
-    kept: dict[str, Tensor] = {}
-    if _OF_KEYS.isdisjoint(parts):
-        return kept
-    places = -(-k.shape[2] // block_size) + room
-    scratch: Tensor | None = None
-    for first, keys in _pieces(k, block_size):
-        if scratch is None or scratch.shape != keys.shape:
-            scratch = None if _OF_DISTANCE.isdisjoint(parts) else torch.empty_like(keys)
-        for part, tensor in summarise(keys, parts, metric, scratch).items():
-            if part not in kept:
-                kept[part] = tensor.new_empty(*k.shape[:2], places, *tensor.shape[3:])
-            kept[part][:, :, first : first + tensor.shape[2]] = tensor
-    return kept
-
-
-def _moments(k: Tensor, block_size: int) -> KeyMoments:
-    moments = KeyMoments()
-    for _, keys in _pieces(k, block_size):
-        moments.add(keys)
-    return moments
-
-
-def _pieces(k: Tensor, block_size: int) -> Iterator[tuple[int, Tensor]]:
-    """Keys by block, `[batch, num_kv_heads, n, size, head_dim]`, with the first block's index.
-
-    Copied into one buffer, half precision as float32: take what you need before the next piece. A
-    copy streams from memory at twice the speed of a reduction over tokens, which then meets cache.
-    """
-    full = k.shape[2] // block_size
-    step = max(1, min(full, _blocks_at_a_time(k, block_size)))
-    whole = torch.unflatten(k[:, :, : full * block_size], 2, (full, block_size))
-    shape = (*k.shape[:2], step, block_size, k.shape[3])
-    buffer = k.new_empty(shape if full else 0, dtype=_wide_dtype(k))
-    for first in range(0, full, step):
-        keys = whole[:, :, first : first + step]
-        yield first, buffer[:, :, : keys.shape[2]].copy_(keys)
-    if full * block_size < k.shape[2]:
-        yield full, k[:, :, full * block_size :].unsqueeze(2).to(_wide_dtype(k))
-
-
-def _blocks_at_a_time(k: Tensor, block_size: int) -> int:
-    piece = _CPU_PIECE_BYTES if k.device.type == "cpu" else _DEVICE_PIECE_BYTES
-    return piece // (k.shape[0] * k.shape[1] * block_size * k.shape[3] * 4)
-
-
-def _wide_dtype(keys: Tensor) -> torch.dtype:
-    """The type that sums of keys are taken in and summaries are kept in."""
-    return keys.dtype if keys.element_size() >= 4 else torch.float32
+    return without_gradient(k).reshape((1,) * (4 - k.ndim) + k.shape)
 
 
 def block_noise(seed: int, batch: int, num_heads: int, first: int, last: int) -> Tensor:
@@ -229,17 +110,19 @@ def _with_needed(parts: Collection[str]) -> frozenset[str]:
     """`parts` with those that they are made from."""
     needed = {"centroid"} if "drift" in parts else set()
     if not _OF_LANDMARK.isdisjoint(parts):
-        needed |= {"bulk", "landmark"}
+        needed |= {"landmarks"}
     return frozenset(parts) | needed
 
 
 class BlockSummary:
     """The parts kept of each block of a growing K cache.
 
-    `summary[part]` is `[batch, num_kv_heads, num_blocks, head_dim]`, or without the last size for
-    the parts that are one number a block; float32, or float64 for float64 keys. With `shared_heads`
-    centroids are averaged over the KV heads before drift is taken, which is then `[batch, 1,
-    num_blocks]`. `append` takes one token's keys and recomputes the last block alone.
+    `summary[part]` is `[batch, num_kv_heads, num_blocks, ...]`, with `[head_dim]` at its end, or
+    `[2, head_dim]` for a pair of vectors, or nothing for one number a block; float32, or float64
+    for float64 keys. With `shared_heads` centroids are averaged over the KV heads before drift is
+    taken, which is then `[batch, 1, num_blocks]`. log_weights, `[1, 1, num_blocks, 2]`, is the
+    logarithm of how many tokens each of a block's points stands for: n - 1, and 1. `append` takes
+    one token's keys and recomputes the last block alone.
 
     Landmarks are judged by statistics of the keys that the summary is built from, as a prompt's:
     they and `spread [batch, num_kv_heads, head_dim, head_dim]`, one for all blocks, stay as the
@@ -258,43 +141,61 @@ class BlockSummary:
         for part in parts:
             if part not in PARTS:
                 raise ValueError(f"unknown part {part!r}; expected one of {', '.join(PARTS)}")
+        check_block_size(block_size)
+        k = without_gradient(k)
         self.block_size = block_size
         self.kv_len = k.shape[2]
         self.shared_heads = shared_heads
         self._seed = seed
         self._parts = _with_needed(parts)
+        self._summed = OF_MEAN.intersection(self._parts)
         self._shape = (k.shape[0], k.shape[1])
         self._of_head: dict[str, Tensor] = {}
-        last = (self.num_blocks - 1) * block_size
-        self._tail = k.new_empty(*self._shape, block_size, k.shape[3], dtype=_wide_dtype(k))
-        self._tail[:, :, : self.kv_len - last] = k[:, :, last:]
+        self._open(k)
         self._stored = self._build(k)
 
+    def _open(self, k: Tensor) -> None:
+        """The keys of a last block that is not full, and their sum."""
+        shape = (*self._shape, self.block_size, k.shape[3])
+        self._tail = k.new_empty(shape, dtype=wide_dtype(k))
+        self._sum = self._tail.new_zeros(*self._shape, 1, k.shape[3])
+        open_tokens = self.kv_len % self.block_size
+        if open_tokens:
+            keys = self._tail[:, :, :open_tokens].copy_(k[:, :, -open_tokens:])
+            self._sum = token_sums(keys.unsqueeze(2))
+
     def _build(self, k: Tensor) -> dict[str, _Column]:
-        num_blocks = self.num_blocks
-        room = num_blocks // 8 + 16
-        moments = None if _OF_LANDMARK.isdisjoint(self._parts) else _moments(k, self.block_size)
-        self._metric = None if moments is None else moments.metric()
-        rooms = _summarise_all(k, self.block_size, self._parts, room, self._metric)
+        statistics = None if _OF_LANDMARK.isdisjoint(self._parts) else moments(k, self.block_size)
+        self._metric = None if statistics is None else statistics.metric()
+        kept = summarise_all(k, self.block_size, self._parts, self._metric)
         if "noise" in self._parts:
-            noise = block_noise(self._seed, *self._shape, 0, num_blocks + room)
-            rooms["noise"] = noise.to(k.device)
-        columns = {name: _Column(tensor, num_blocks) for name, tensor in rooms.items()}
+            kept["noise"] = block_noise(self._seed, *self._shape, 0, self.num_blocks).to(k.device)
         if "drift" in self._parts:
-            drift = centroid_drift(self._shared(columns["centroid"].tensor))
-            columns["drift"] = _Column(torch.nn.functional.pad(drift, (0, room)), num_blocks)
-        if "keys" in self._parts:
-            columns["keys"] = _Column(k, self.kv_len)
-        if moments is not None:
-            points = columns["bulk"].tensor, columns["landmark"].tensor
+            kept["drift"] = centroid_drift(self._shared(kept["centroid"]))
+        if "log_weights" in self._parts:
+            kept["log_weights"] = self._log_weights()
+        if statistics is not None:
             self._of_head["spread"] = spread_of_others(
-                moments.scatter, *points, self.token_counts()
+                statistics.scatter, kept["landmarks"], self._token_counts()
             )
-        return columns
+        if "keys" in self._parts:
+            kept["keys"] = k
+        return {name: _Column(tensor) for name, tensor in kept.items()}
+
+    def _log_weights(self) -> Tensor:
+        weights = self._tail.new_zeros(1, 1, self.num_blocks, 2)
+        weights[..., 0] = _log(self.block_size - 1)
+        weights[..., -1, 0] = _log(self._last_count - 1)
+        return weights
 
     @property
     def num_blocks(self) -> int:
         return -(-self.kv_len // self.block_size)
+
+    @property
+    def _last_count(self) -> int:
+        """How many tokens the last block holds."""
+        return self.kv_len - (self.num_blocks - 1) * self.block_size
 
     def __getitem__(self, part: str) -> Tensor:
         if part in self._of_head:
@@ -309,27 +210,46 @@ class BlockSummary:
     def device(self) -> torch.device:
         return self._tail.device
 
-    def token_counts(self) -> Tensor:
+    def _token_counts(self) -> Tensor:
         """How many tokens each block holds, `[num_blocks]`, float32."""
         counts = torch.full((self.num_blocks,), float(self.block_size), device=self.device)
-        counts[-1] = self.kv_len - (self.num_blocks - 1) * self.block_size
+        counts[-1] = self._last_count
         return counts
 
     def append(self, k_token: Tensor) -> None:
         """Take the keys of one more token, `[batch, num_kv_heads, 1, head_dim]`."""
+        k_token = without_gradient(k_token)
         place = self.kv_len % self.block_size
-        self._tail[:, :, place : place + 1] = k_token
+        if place == 0:
+            self._sum.zero_()
+        key = self._tail[:, :, place : place + 1].copy_(k_token)
+        self._sum += key
         self.kv_len += 1
         last = self.num_blocks - 1
-        keys = self._tail[:, :, : place + 1].unsqueeze(2)
-        for name, tensor in summarise(keys, self._parts, self._metric).items():
-            self._stored[name].put(last, tensor)
+        if "box" in self._parts:
+            self._extend_box(last, key)
+        if self._summed:
+            keys, mean = self._tail[:, :, : place + 1].unsqueeze(2), self._sum / (place + 1)
+            for name, tensor in summarise(keys, self._summed, mean, self._metric).items():
+                self._stored[name].put(last, tensor)
         self._append_rest(last, k_token)
+
+    def _extend_box(self, last: int, key: Tensor) -> None:
+        box = self._stored["box"]
+        if self._last_count == 1:
+            box.put(last, key.unsqueeze(-2))
+        else:
+            low, high = box.slot.unbind(-2)
+            torch.minimum(low, key, out=low)
+            torch.maximum(high, key, out=high)
 
     def _append_rest(self, last: int, k_token: Tensor) -> None:
         if "drift" in self._parts:
             centroids = self._shared(self["centroid"][:, :, max(0, last - 1) :])
             self._stored["drift"].put(last, centroid_drift(centroids)[..., -1:])
+        if "log_weights" in self._parts:
+            self._stored["log_weights"].open_at(last)
+            self._stored["log_weights"].slot[..., 0] = _log(self._last_count - 1)
         if "noise" in self._parts and self.kv_len % self.block_size == 1 % self.block_size:
             noise = block_noise(self._seed, *self._shape, last, last + 1)
             self._stored["noise"].put(last, noise.to(k_token.device))
@@ -340,27 +260,37 @@ class BlockSummary:
         return centroids.mean(dim=1, keepdim=True) if self.shared_heads else centroids
 
 
-class _Column:
-    """A tensor that grows along its third size, in place while its spare room lasts."""
+def _log(count: int) -> float:
+    return math.log(count) if count else -math.inf
 
-    def __init__(self, room: Tensor, length: int) -> None:
-        self._room = room
-        self._open_at(length - 1)
+
+class _Column:
+    """A tensor that grows along its third size, in place while its spare room lasts.
+
+    `tensor` is what it holds, `slot` its last entry. There is no spare room before it first grows.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._room = tensor
+        self._last = -1
+        self.open_at(tensor.shape[2] - 1)
 
     def put(self, index: int, value: Tensor) -> None:
         """Set entry `index`: the last one, or the one after it."""
-        if index != self._last:
-            self._open_at(index)
-        self._slot.copy_(value)
+        self.open_at(index)
+        self.slot.copy_(value)
 
-    def _open_at(self, index: int) -> None:
+    def open_at(self, index: int) -> None:
+        """Make entry `index` the last: it was so, or is the one after it."""
+        if index == self._last:
+            return
         if index >= self._room.shape[2]:
-            self._grow(2 * index)
+            self._grow(index + index // 8 + 16)
         self._last = index
-        self._slot = self._room[:, :, index : index + 1]
+        self.slot = self._room[:, :, index : index + 1]
         self.tensor = self._room[:, :, : index + 1]
 
     def _grow(self, places: int) -> None:
-        room = self._room.new_empty(*self._room.shape[:2], places, *self._room.shape[3:])
-        room[:, :, : self.tensor.shape[2]] = self.tensor
+        room = self._room.new_zeros(*self._room.shape[:2], places, *self._room.shape[3:])
+        room[:, :, : self._room.shape[2]] = self._room
         self._room = room

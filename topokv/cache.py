@@ -20,7 +20,8 @@ class KVCache:
     """Keys and values of one layer, both `[batch, num_kv_heads, kv_len, head_dim]`.
 
     Raises TypeError for what is not a floating-point tensor, ValueError for shapes, types or
-    devices that do not fit together; the tensors are kept as they are, never copied.
+    devices that do not fit together; the tensors are kept as they are, never copied, but detached:
+    nothing here is differentiated.
     """
 
     k: Tensor
@@ -32,6 +33,8 @@ class KVCache:
         if self.k.shape != self.v.shape:
             raise ValueError(f"v must have the shape of k {_shape(self.k)}, got {_shape(self.v)}")
         check_alike("v", self.v, "k", self.k)
+        object.__setattr__(self, "k", without_gradient(self.k))
+        object.__setattr__(self, "v", without_gradient(self.v))
 
     @property
     def batch(self) -> int:
@@ -107,7 +110,13 @@ def group_queries(q: Tensor, num_kv_heads: int) -> Tensor:
 
     Query head h belongs to KV head h // group, the layout of grouped-query attention everywhere.
     """
+    q = without_gradient(q)
     return q.reshape(q.shape[0], num_kv_heads, q.shape[1] // num_kv_heads, q.shape[3])
+
+
+def without_gradient(tensor: Tensor) -> Tensor:
+    """The tensor, detached where it wants a gradient: buffers that are written to can't give it."""
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _shape(tensor: Tensor) -> str:

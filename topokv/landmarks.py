@@ -71,14 +71,15 @@ def squared_reach(keys: Tensor, metric: Tensor) -> Tensor:
     return along.mul_(rest).sum(dim=-1)
 
 
-def spread_of_others(scatter: Tensor, bulk: Tensor, landmark: Tensor, counts: Tensor) -> Tensor:
+def spread_of_others(scatter: Tensor, landmarks: Tensor, counts: Tensor) -> Tensor:
     """The covariance within blocks of all keys but the landmarks, pooled over a head's blocks.
 
     `[batch, num_kv_heads, head_dim, head_dim]`. `scatter` is of all keys; taking the landmark out
-    of a block of n leaves less by (n - 1)/n of its outer square about the others' mean. `counts`
-    `[num_blocks]` are the blocks' tokens.
+    of a block of n leaves less by (n - 1)/n of its outer square about the others' mean. `landmarks`
+    `[batch, num_kv_heads, num_blocks, 2, head_dim]` are that mean and the landmark of each block,
+    `counts` `[num_blocks]` its tokens.
     """
-    gap = landmark - bulk
+    gap = landmarks.diff(dim=-2).squeeze(-2)
     weight = ((counts - 1) / counts).to(gap.dtype).unsqueeze(-1)
     freedom = (counts - 2).clamp(min=0).sum().clamp(min=1).to(gap.dtype)
     return (scatter - gap.mT @ (weight * gap)) / freedom

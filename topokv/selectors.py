@@ -67,7 +67,7 @@ def random(summary: BlockSummary, q: Tensor) -> Tensor:
 
 def mean_pool(summary: BlockSummary, q: Tensor) -> Tensor:
     """q_h · c_b. Source: Lu et al. 2025, MoBA."""
-    return _queries(summary, q) @ summary["centroid"].mT
+    return _products(_queries(summary, q), summary["centroid"])
 
 
 def nsa(summary: BlockSummary, q: Tensor) -> Tensor:
@@ -78,8 +78,8 @@ def nsa(summary: BlockSummary, q: Tensor) -> Tensor:
 def quest(summary: BlockSummary, q: Tensor) -> Tensor:
     """Σ_d max(q_hd · min_bd, q_hd · max_bd), it bounds q_h · k. Source: Tang et al. 2024."""
     queries = _queries(summary, q)
-    upper = queries.clamp(min=0) @ summary["maximum"].mT
-    return upper + queries.clamp(max=0) @ summary["minimum"].mT
+    signed = torch.cat((queries.clamp(max=0), queries.clamp(min=0)), dim=-1)
+    return _products(signed, summary["box"].flatten(-2))
 
 
 def keydiff(summary: BlockSummary, q: Tensor) -> Tensor:
@@ -98,19 +98,19 @@ def witness(summary: BlockSummary, q: Tensor) -> Tensor:
     w_b is the key farthest from c_b, o_b the mean of the n_b - 1 others: a block is a small cloud
     of points, described by its centre and its farthest point.
     """
-    queries = _queries(summary, q) / math.sqrt(q.shape[-1])
-    return _two_point_mass(summary, queries, ("core", "witness"), 0.0)
+    return _two_point_mass(summary, _queries(summary, q), "points")
 
 
 def witness_var(summary: BlockSummary, q: Tensor) -> Tensor:
-    """`witness`, the centre's term raised by ‖q_h‖² · var_b / 2d: a Gaussian's mean exponential.
+    """`witness`, the centre's term raised by ‖q_h‖² · var_b / 2d²: a Gaussian's mean exponential.
 
-    var_b is the mean over the block's tokens and dimensions of (k - c_b)², as if keys spread alike
-    in all directions, which depends on the model: see docs/quality.md before you trust it.
+    var_b is the mean over the block's tokens of ‖k - c_b‖², so that var_b / d is what each of d
+    dimensions varies by if keys spread alike in all directions. Whether they do depends on the
+    model: see docs/quality.md before you trust it.
     """
-    queries = _queries(summary, q) / math.sqrt(q.shape[-1])
+    queries = _queries(summary, q)
     spread = queries.square().sum(dim=-1, keepdim=True) * summary["variance"].unsqueeze(2)
-    return _two_point_mass(summary, queries, ("core", "witness"), spread / 2)
+    return _two_point_mass(summary, queries, "points", spread / (2 * q.shape[-1] ** 2))
 
 
 def discriminant(summary: BlockSummary, q: Tensor) -> Tensor:
@@ -123,10 +123,10 @@ def discriminant(summary: BlockSummary, q: Tensor) -> Tensor:
     n_b - 1 Gaussian logits average more than that of their mean (`_spread_gain`). All statistics
     are the head's own: no constant is tuned to a model, and rescaled keys and queries choose alike.
     """
-    queries = _queries(summary, q) / math.sqrt(q.shape[-1])
-    variance = ((queries @ summary["spread"]) * queries).sum(dim=-1, keepdim=True)
-    gain = _spread_gain(variance, summary.token_counts() - 1)
-    return _two_point_mass(summary, queries, ("bulk", "landmark"), gain)
+    queries = _queries(summary, q)
+    variance = ((queries @ summary["spread"]) * queries).sum(dim=-1, keepdim=True) / q.shape[-1]
+    gain = _spread_gain(variance, summary["log_weights"][..., 0])
+    return _two_point_mass(summary, queries, "landmarks", gain)
 
 
 def oracle(summary: BlockSummary, q: Tensor) -> Tensor:
@@ -140,22 +140,44 @@ def oracle(summary: BlockSummary, q: Tensor) -> Tensor:
 
 
 def _two_point_mass(
-    summary: BlockSummary, queries: Tensor, points: tuple[str, str], gain: Tensor | float
+    summary: BlockSummary, queries: Tensor, pairs: str, gain: Tensor | None = None
 ) -> Tensor:
-    """Each block's share: the exponentials of its centre, n_b - 1 times and raised, and outlier."""
-    centre, outlier = (queries @ summary[part].mT for part in points)
-    others = (summary.token_counts() - 1).log()
-    return torch.logaddexp(centre + others + gain, outlier).softmax(dim=-1)
+    """Each block's share: the exponentials of its centre, n_b - 1 times and raised, and outlier.
 
-
-def _spread_gain(variance: Tensor, count: Tensor) -> Tensor:
-    """The log of the mean exponential of `count` Gaussian numbers of mean 0.
-
-    variance/2 while the sum has many terms of weight. Past variance 2 ln(count) its largest term
-    rules and no Gaussian integral may be taken: √(2 variance ln(count)) - ln(count). Source:
-    Derrida 1981, the random-energy model.
+    The part `pairs` holds both, `[batch, num_kv_heads, num_blocks, 2, head_dim]`. The softmax over
+    all points, added up by block, is that of the sums by block.
     """
-    limit = 2 * count.clamp(min=1).log()
+    points = summary[pairs].flatten(2, 3)
+    weights = summary["log_weights"].flatten(2)
+    logits = _products(queries, points, weights, 1 / math.sqrt(queries.shape[-1]))
+    if gain is not None:
+        torch.unflatten(logits, -1, (-1, 2))[..., 0] += gain
+    mass = torch.unflatten(logits.softmax(dim=-1), -1, (-1, 2))
+    return mass[..., 0] + mass[..., 1]
+
+
+def _products(
+    queries: Tensor, vectors: Tensor, plus: Tensor | None = None, scale: float = 1.0
+) -> Tensor:
+    """Scaled q · v + plus for every query and vector, `[batch, num_kv_heads, group, n]`.
+
+    `queries` is `[batch, num_kv_heads, group, head_dim]`, `vectors`
+    `[batch, num_kv_heads, n, head_dim]`, `plus` `[1, 1, n]`. One operation with the vectors on the
+    left, whose rows lie whole in memory: a step's scores take longer to begin than to finish.
+    """
+    v, q = vectors.flatten(0, 1), queries.flatten(0, 1).mT
+    found = torch.bmm(v, q) if plus is None else torch.baddbmm(plus.mT, v, q, alpha=scale)
+    return torch.unflatten(found.mT, 0, queries.shape[:2])
+
+
+def _spread_gain(variance: Tensor, log_count: Tensor) -> Tensor:
+    """The log of the mean exponential of n Gaussian numbers of mean 0, given n's logarithm.
+
+    variance/2 while the sum has many terms of weight. Past variance 2 ln(n) its largest term rules
+    and no Gaussian integral may be taken: √(2 variance ln(n)) - ln(n). Source: Derrida 1981, the
+    random-energy model.
+    """
+    limit = 2 * log_count.clamp(min=0)
     variance = variance.clamp(min=0)
     return torch.where(variance < limit, variance / 2, (variance * limit).sqrt() - limit / 2)
 
@@ -185,14 +207,19 @@ SELECTORS: tuple[Selector, ...] = (
     Selector("random", random, ("noise",), lambda d, n: 1),
     Selector("mean-pool", mean_pool, ("centroid",), lambda d, n: d),
     Selector("nsa", nsa, ("centroid",), lambda d, n: d),
-    Selector("quest", quest, ("minimum", "maximum"), lambda d, n: 2 * d),
+    Selector("quest", quest, ("box",), lambda d, n: 2 * d),
     Selector("keydiff", keydiff, ("centroid",), lambda d, n: d),
-    Selector("witness", witness, ("core", "witness"), lambda d, n: 2 * d),
-    Selector("witness-var", witness_var, ("core", "witness", "variance"), lambda d, n: 2 * d + 1),
+    Selector("witness", witness, ("points", "log_weights"), lambda d, n: 2 * d),
+    Selector(
+        "witness-var",
+        witness_var,
+        ("points", "variance", "log_weights"),
+        lambda d, n: 2 * d + 1,
+    ),
     Selector(
         "discriminant",
         discriminant,
-        ("bulk", "landmark", "spread"),
+        ("landmarks", "spread", "log_weights"),
         lambda d, n: 2 * d,
         from_prompt=True,
     ),

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from topokv import KVCache, Scheduler, dense_decode
+from topokv import (
+    KVCache,
+    Scheduler,
+    block_centroids,
+    centroid_drift,
+    dense_decode,
+    select_tokens,
+    sparse_decode,
+)
 from topokv.attention import ATTENTION_PATHS, attention_path_named, prepare_dense
 from topokv.attention.runs import token_runs
 from topokv.schedule import candidate_row, candidate_rows, schedule_tokens, token_budget
@@ -153,3 +161,31 @@ def test_candidate_rows_stay_on_the_scores_device():
     for rows in (candidate_row, candidate_rows):
         found = rows(scores, **rule, salience_blocks=8, max_candidate_blocks=16)
         assert (found.device.type, found.shape[-1]) == ("meta", 16)
+
+
+@pytest.mark.parametrize("selector", [s.name for s in SELECTORS])
+@by_path
+def test_tensors_that_want_gradients_are_served_as_others_are(path, selector):
+    w = workload()
+    served = []
+    for wanted in (False, True):
+        q, k, v = (t.clone().requires_grad_(wanted) for t in (w.q, w.cache.k, w.cache.v))
+        scheduler = Scheduler(k[:, :, :-1], 30, selector=selector, block_size=8)
+        scheduler.append(k[:, :, -1:])
+        served.append(path.prepare(q, KVCache(k, v), scheduler.schedule(q))())
+    assert torch.equal(*served)
+    assert not served[1].requires_grad
+
+
+def test_public_functions_take_tensors_that_want_gradients():
+    w = workload()
+    q, k, v = (t.clone().requires_grad_() for t in (w.q, w.cache.k, w.cache.v))
+    ids = select_tokens(q, k, 30, block_size=8)
+    assert torch.equal(sparse_decode(q, k, v, ids), sparse_decode(w.q, *_tensors(w), ids))
+    assert torch.equal(dense_decode(q, k, v), dense_decode(w.q, *_tensors(w)))
+    drift = centroid_drift(block_centroids(k, 8))
+    assert torch.equal(drift, centroid_drift(block_centroids(w.cache.k, 8)))
+
+
+def _tensors(w):
+    return w.cache.k, w.cache.v

@@ -86,7 +86,8 @@ def test_a_cell_gives_each_row_all_of_its_times():
     assert (witness.dense_backend, witness.sparse_backend) == ("flash", "flash")
     assert witness.facts["density"] == pytest.approx(256 / 300)
     assert witness.facts["selected_bytes"] == pytest.approx(2 * 2 * 256 * 16 * 4)
-    assert witness.facts["summary_bytes"] == 2 * 2 * 19 * 16 * 4
+    # Two vectors a block of each head, and how many tokens each of them stands for.
+    assert witness.facts["summary_bytes"] == 2 * 2 * 19 * 16 * 4 + 2 * 19 * 4
     assert set(witness.flags) == {"cache-resident", "gaussian"}
 
 

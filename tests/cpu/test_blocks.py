@@ -104,17 +104,17 @@ def test_drift_for_all_heads_averages_centroids_first():
 
 def test_summary_parts_of_a_block_computed_by_hand():
     keys = torch.tensor([[0.0, 0], [2, 0], [0, 2], [10, 10]])[None, None]
-    summary = BlockSummary(keys, 4, ("minimum", "maximum", "witness", "core", "variance"))
-    assert summary["minimum"].flatten().tolist() == [0, 0]
-    assert summary["maximum"].flatten().tolist() == [10, 10]
-    assert summary["witness"].flatten().tolist() == [10, 10]
-    torch.testing.assert_close(summary["core"].flatten(), torch.tensor([2 / 3, 2 / 3]))
-    torch.testing.assert_close(summary["variance"].flatten(), torch.tensor([17.0]))
+    summary = BlockSummary(keys, 4, ("box", "points", "variance"))
+    assert summary["box"].tolist() == [[[[[0, 0], [10, 10]]]]]
+    core, witness = summary["points"][0, 0, 0]
+    assert witness.tolist() == [10, 10]
+    torch.testing.assert_close(core, torch.tensor([2 / 3, 2 / 3]))
+    torch.testing.assert_close(summary["variance"].flatten(), torch.tensor([34.0]))
 
 
 def test_a_lone_key_is_its_own_witness_and_core():
-    summary = BlockSummary(torch.tensor([[[[3.0, 4]]]]), 4, ("witness", "core", "variance"))
-    assert summary["witness"].tolist() == summary["core"].tolist() == [[[[3, 4]]]]
+    summary = BlockSummary(torch.tensor([[[[3.0, 4]]]]), 4, ("points", "variance"))
+    assert summary["points"].tolist() == [[[[[3, 4], [3, 4]]]]]
     assert summary["variance"].tolist() == [[[0]]]
 
 

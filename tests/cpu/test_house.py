@@ -14,8 +14,11 @@ PACKAGE = Path(topokv.__file__).parent
 # Rooms from the ground up: a room imports only from rooms below its own line.
 FLOORS = (
     {"files"},
-    {"intervals", "machine", "probe", "progress", "record", "schedule", "texts", "wheels"},
-    {"cache", "landmarks"},
+    {
+        *("intervals", "landmarks", "machine", "probe"),
+        *("progress", "record", "schedule", "texts", "wheels"),
+    },
+    {"cache", "summaries"},
     {"blocks", "captures", "environment", "timing"},
     {"selectors", "workload", "attention"},
     {"mixture", "quality", "capture"},

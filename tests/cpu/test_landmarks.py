@@ -7,7 +7,7 @@ from topokv.blocks import BlockSummary
 from topokv.landmarks import KeyMoments, spread_of_others, squared_reach
 from topokv.workload import gaussian
 
-PARTS = ("bulk", "landmark", "spread")
+PARTS = ("landmarks", "spread")
 
 
 def keys(kv_len, head_dim=6):
@@ -72,7 +72,9 @@ def test_spread_is_the_pooled_covariance_of_all_keys_but_the_landmarks(kv_len):
     summary = BlockSummary(k, 8, PARTS)
     scatter = torch.zeros(2, 2, 6, 6, dtype=torch.float64)
     freedom = 0
-    for block, landmark in zip(k.split(8, dim=2), summary["landmark"].unbind(2), strict=True):
+    for block, landmark in zip(
+        k.split(8, dim=2), summary["landmarks"][..., 1, :].unbind(2), strict=True
+    ):
         others = (block != landmark.unsqueeze(2)).any(-1, keepdim=True)
         rest = (block - (block * others).sum(2, keepdim=True) / max(1, block.shape[2] - 1)) * others
         scatter += rest.mT @ rest
@@ -90,12 +92,14 @@ def test_a_grown_cache_keeps_the_statistics_of_its_start():
     for index, block in enumerate(k.split(8, dim=2)):
         far = squared_reach(block.unsqueeze(2), metric).argmax(-1)[..., None]
         expected = block.gather(2, far.expand(-1, -1, -1, 6)).squeeze(2)
-        assert torch.equal(grown["landmark"][:, :, index], expected)
+        assert torch.equal(grown["landmarks"][:, :, index, 1], expected)
         bulk = (block.sum(2) - expected) / (block.shape[2] - 1)
-        torch.testing.assert_close(grown["bulk"][:, :, index], bulk)
+        torch.testing.assert_close(grown["landmarks"][:, :, index, 0], bulk)
 
 
 def test_spread_of_lone_keys_is_zero():
     k = keys(5)
-    spread = spread_of_others(torch.zeros(2, 2, 6, 6).double(), k, k, torch.ones(5))
+    spread = spread_of_others(
+        torch.zeros(2, 2, 6, 6).double(), torch.stack((k, k), dim=-2), torch.ones(5)
+    )
     assert not spread.any()

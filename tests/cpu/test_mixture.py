@@ -93,7 +93,7 @@ def test_a_mixture_takes_the_finest_sharing():
 
 def test_a_mixture_reads_what_its_selectors_read():
     mixed = mixture_of("witness=0.5,quest=0.5")
-    assert mixed.parts == {"core", "witness", "minimum", "maximum"}
+    assert mixed.parts == {"points", "log_weights", "box"}
     assert mixed.floats_per_block(64, 16) == 256
     assert mixed.name == "witness=0.5,quest=0.5"
     assert mixture_of("quest").name == "quest"

@@ -10,7 +10,7 @@ from topokv.selectors import SELECTORS
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 # Landmarks are judged by statistics of the keys that a summary began with, and so may differ.
-OF_THE_START = {"bulk", "landmark", "spread"}
+OF_THE_START = {"landmarks", "spread"}
 
 by_selector = pytest.mark.parametrize(
     "selector", [s for s in SELECTORS if OF_THE_START.isdisjoint(s.parts)], ids=lambda s: s.name
@@ -45,19 +45,20 @@ def test_a_token_copies_no_summary_while_its_room_lasts():
     k = drawn(1, 2, 400, 8)
     parts = set(PARTS) - {"keys", "spread"}
     summary = BlockSummary(k[:, :, :300], 4, parts)
+    summary.append(k[:, :, 300:301])
     places = {part: summary[part].data_ptr() for part in parts}
-    for token in range(300, 364):
+    for token in range(301, 364):
         summary.append(k[:, :, token : token + 1])
     assert {part: summary[part].data_ptr() for part in parts} == places
 
 
-def test_token_counts_follow_the_last_block():
+def test_points_weigh_as_many_tokens_as_they_stand_for():
     k = drawn(1, 1, 10, 4)
-    summary = BlockSummary(k[:, :, :3], 4, ["core", "witness"])
-    counts = []
+    summary = BlockSummary(k[:, :, :3], 4, ["log_weights"])
+    weights = []
     for token in range(3, 10):
         summary.append(k[:, :, token : token + 1])
-        counts.append(summary.token_counts().tolist())
-    assert counts[0] == [4.0]
-    assert counts[1] == [4.0, 1.0]
-    assert counts[-1] == [4.0, 4.0, 2.0]
+        weights.append(summary["log_weights"].exp().round().int()[0, 0].tolist())
+    assert weights[0] == [[3, 1]]
+    assert weights[1] == [[3, 1], [0, 1]]
+    assert weights[-1] == [[3, 1], [3, 1], [1, 1]]

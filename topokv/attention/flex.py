@@ -52,9 +52,7 @@ class FlexDecode:
         counts = [_count(part) for part in (masked, whole)]
         # Kernels go by the first list's strides for both, so that both are of one tensor.
         self._tables = (counts, self._indices.unbind(), hole(schedule))
-        queries = group_queries(q, layout.heads)
-        # Detached, since FlexAttention refuses a CPU's tensors that want gradients.
-        self._inputs = (queries.detach(), cache.k.detach(), cache.v.detach())
+        self._inputs = (group_queries(q, layout.heads), cache.k, cache.v)
         self._layout = layout
         self._shape = q.shape
         return self

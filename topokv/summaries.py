@@ -1,0 +1,205 @@
+"""What is kept of each block of keys: from all of K in pieces, or from one block."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cache
+from itertools import product
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from topokv.landmarks import KeyMoments, squared_reach
+from topokv.machine import cache_bytes
+
+# Parts that `summarise` takes from a block's keys.
+_OF_KEYS = frozenset({"centroid", "box", "points", "variance", "landmarks"})
+
+# Those that begin with the mean key.
+OF_MEAN = _OF_KEYS - {"box"}
+
+# How many float32 bytes of keys are worked on at a time, so that nothing as large as K is made. On
+# a CPU half of its last cache, which then holds the piece for all passes over it: less costs more
+# operations, and each has both threads wait for one another. On a device what keeps it busy.
+_CPU_PIECE_BYTES = (4 << 20, 16 << 20)
+_DEVICE_PIECE_BYTES = 256 << 20
+
+
+def check_block_size(block_size: int) -> None:
+    """Raise unless the block size is a positive whole number."""
+    if isinstance(block_size, bool) or not isinstance(block_size, int):
+        raise TypeError(f"block_size must be a whole number, got {block_size!r}")
+    if block_size < 1:
+        raise ValueError(f"block_size must be at least 1, got {block_size}")
+
+
+def wide_dtype(keys: Tensor) -> torch.dtype:
+    """The type that sums of keys are taken in and summaries are kept in."""
+    return keys.dtype if keys.element_size() >= 4 else torch.float32
+
+
+def summarise(
+    keys: Tensor,
+    parts: Collection[str],
+    mean: Tensor | None,
+    metric: Tensor | None = None,
+    work: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """What `parts` keep of blocks of equal size.
+
+    `keys` is `[batch, num_kv_heads, num_blocks, size, head_dim]`, `mean` their `token_means`, where
+    one of `parts` is OF_MEAN. What is kept is `[batch, num_kv_heads, num_blocks, ...]`:
+
+    centroid `[head_dim]`: the mean key. box `[2, head_dim]`: the minimum and the maximum of each
+    dimension. points `[2, head_dim]`: the core and the witness; the witness is the key farthest
+    (L2) from the mean, the earliest of equals, the core is the mean of the others (of a lone key,
+    that key). variance `[]`: the mean over tokens of ‖k - mean‖². landmarks `[2, head_dim]`: as
+    points, the distance taken by `metric` (see `topokv.landmarks`).
+
+    `work` is a copy of `keys` of the wide type, to be overwritten.
+    """
+    wide = keys.to(wide_dtype(keys)) if work is None else work
+    kept: dict[str, Tensor] = {}
+    if "box" in parts:
+        # Two reductions: aminmax over any but the last size takes four times as long as both.
+        kept["box"] = torch.stack((wide.amin(dim=-2), wide.amax(dim=-2)), dim=-2)
+    if mean is None:
+        return kept
+    if "centroid" in parts:
+        kept["centroid"] = mean
+    if metric is not None:
+        kept["landmarks"] = _apart(keys, mean, squared_reach(wide, metric))
+    if "points" in parts or "variance" in parts:
+        distance = _squared_distance(wide, mean, work)
+        if "points" in parts:
+            kept["points"] = _apart(keys, mean, distance)
+        if "variance" in parts:
+            kept["variance"] = distance.mean(dim=-1)
+    return kept
+
+
+def token_means(keys: Tensor) -> Tensor:
+    """The mean key of each block, `[batch, num_kv_heads, num_blocks, head_dim]`.
+
+    `keys` is `[batch, num_kv_heads, num_blocks, size, head_dim]`, of the wide type. It is an
+    average pool over an image of head_dim channels: on a CPU that reads at the speed of memory,
+    which a reduction over tokens does not. It adds token after token however many blocks there are,
+    so that a sum that grows by a token a step is, to the bit, that of a build from scratch.
+    """
+    return _pooled(keys, keys.shape[-2])
+
+
+def token_sums(keys: Tensor) -> Tensor:
+    """As `token_means`, not divided."""
+    return _pooled(keys, 1)
+
+
+def _pooled(keys: Tensor, divisor: int) -> Tensor:
+    image = keys.flatten(0, 1).flatten(1, 2).mT.unsqueeze(2)
+    pooled = avg_pool2d(image, (1, keys.shape[-2]), divisor_override=divisor)
+    return torch.unflatten(pooled.squeeze(2).mT, 0, keys.shape[:2])
+
+
+def _squared_distance(keys: Tensor, mean: Tensor, work: Tensor | None) -> Tensor:
+    """Σ (k - mean)² of each key, `[batch, num_kv_heads, num_blocks, size]`; leaves it in `work`."""
+    into = torch.empty_like(keys) if work is None else work
+    # In one pass over the keys, where a difference and its square are two.
+    torch.ops.aten.mse_loss.out(keys, mean.unsqueeze(-2), 0, out=into)
+    return into.sum(dim=-1)
+
+
+def _apart(keys: Tensor, mean: Tensor, distance: Tensor) -> Tensor:
+    """The mean of each block's other keys and its farthest, `[..., 2, head_dim]`.
+
+    A lone key is both.
+    """
+    size, head_dim = keys.shape[-2:]
+    farthest = distance.argmax(dim=-1, keepdim=True).unsqueeze(-1)
+    farthest = farthest.expand(*mean.shape[:-1], 1, head_dim)
+    far = keys.gather(-2, farthest).squeeze(-2).to(mean.dtype)
+    # The mean without its farthest: mean + (mean - far) / (size - 1), in one operation.
+    others = mean if size == 1 else mean.lerp(far, -1 / (size - 1))
+    return torch.stack((others, far), dim=-2)
+
+
+def summarise_all(
+    k: Tensor,
+    block_size: int,
+    parts: Collection[str],
+    metric: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """`summarise` of all of `k`.
+
+    `k` is `[batch, num_kv_heads, kv_len, head_dim]`; a partial last block is one of its own size.
+    """
+    check_block_size(block_size)
+    parts = _OF_KEYS.intersection(parts)
+    if parts == {"centroid"} and k.dtype == wide_dtype(k) and k.device.type == "cpu":
+        return {"centroid": _means_in_place(k, block_size)}
+    kept: dict[str, Tensor] = {}
+    num_blocks = -(-k.shape[2] // block_size)
+    for first, keys, work in _pieces(k, block_size) if parts else ():
+        mean = None if OF_MEAN.isdisjoint(parts) else token_means(work)
+        for part, tensor in summarise(keys, parts, mean, metric, work).items():
+            if part not in kept:
+                kept[part] = tensor.new_empty(*k.shape[:2], num_blocks, *tensor.shape[3:])
+            kept[part][:, :, first : first + tensor.shape[2]] = tensor
+    return kept
+
+
+def _means_in_place(k: Tensor, block_size: int) -> Tensor:
+    """`token_means` of keys where they lie: all at once, or each head of a slice by itself."""
+    whole, rest = _by_block(k, block_size)
+    if whole.is_contiguous() and not rest.numel():
+        return token_means(whole)
+    full = whole.shape[2]
+    kept = k.new_empty(*k.shape[:2], -(-k.shape[2] // block_size), k.shape[3])
+    for request, head in product(*map(range, k.shape[:2])) if full else ():
+        place = slice(request, request + 1), slice(head, head + 1)
+        kept[place][:, :, :full] = token_means(whole[place])
+    if rest.numel():
+        kept[:, :, full:] = token_means(rest)
+    return kept
+
+
+def moments(k: Tensor, block_size: int) -> KeyMoments:
+    """Means and scatter of all blocks of `k [batch, num_kv_heads, kv_len, head_dim]`."""
+    found = KeyMoments()
+    for _, _, work in _pieces(k, block_size):
+        found.add(work)
+    return found
+
+
+def _by_block(k: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """The full blocks, `[batch, num_kv_heads, n, size, head_dim]`, and the rest as one; views."""
+    full = k.shape[2] // block_size
+    whole = torch.unflatten(k[:, :, : full * block_size], 2, (full, block_size))
+    return whole, k[:, :, full * block_size :].unsqueeze(2)
+
+
+def _pieces(k: Tensor, block_size: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Keys by block, the first block's index before them and a wide copy to overwrite after them.
+
+    The copies share one buffer: take what you need before the next piece.
+    """
+    whole, rest = _by_block(k, block_size)
+    full = whole.shape[2]
+    step = max(1, min(full, _blocks_at_a_time(k, block_size)))
+    buffer = k.new_empty(whole[:, :, :step].numel(), dtype=wide_dtype(k))
+    for first in range(0, full, step):
+        keys = whole[:, :, first : first + step]
+        yield first, keys, buffer[: keys.numel()].view(keys.shape).copy_(keys)
+    if rest.shape[3]:
+        yield full, rest, rest.to(wide_dtype(k), copy=True)
+
+
+def _blocks_at_a_time(k: Tensor, block_size: int) -> int:
+    piece = _cpu_piece_bytes() if k.device.type == "cpu" else _DEVICE_PIECE_BYTES
+    return piece // (k.shape[0] * k.shape[1] * block_size * k.shape[3] * 4)
+
+
+@cache
+def _cpu_piece_bytes() -> int:
+    least, most = _CPU_PIECE_BYTES
+    return min(most, max(least, (cache_bytes(3) or 0) // 2))
