@@ -197,7 +197,7 @@ def attention(clock: CpuClock) -> Iterator[Claim]:
 
 def handed_back(clock: CpuClock) -> Iterator[Claim]:
     """Beside an allocating index_select whose memory goes back at every call: see ENVIRONMENT."""
-    for dtype, selector, samples in _attended(clock, ("gather", "blocks")):
+    for dtype, selector, samples in _attended(clock, ("gather", "blocks", "csr")):
         setting = f"{selector}, memory handed back, {_name(dtype)}"
         yield from _beside_allocating(samples, setting, dtype)
 
@@ -214,7 +214,7 @@ def _beside_allocating(
     samples: dict[str, Samples], setting: str, dtype: torch.dtype
 ) -> Iterator[Claim]:
     least = 1.3 if dtype in HALF else 2.0
-    for path in ("gather", "blocks"):
+    for path in ("gather", "blocks", "csr"):
         gain = _ratio(samples, "allocating", path)
         yield _at_least(f"allocating / {path}", setting, least, *gain)
 

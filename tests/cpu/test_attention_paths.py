@@ -12,7 +12,7 @@ from topokv import (
     select_tokens,
     sparse_decode,
 )
-from topokv.attention import ATTENTION_PATHS, attention_path_named, prepare_dense
+from topokv.attention import ATTENTION_PATHS, attention_path_named, csr, prepare_dense
 from topokv.attention.runs import token_runs
 from topokv.schedule import candidate_row, candidate_rows, schedule_tokens, token_budget
 from topokv.selectors import SELECTORS
@@ -104,6 +104,40 @@ def test_a_cache_of_about_one_block_is_attended_whole(path, kv_len):
     schedule = Scheduler(w.cache.k, kv_len, block_size=8).schedule(w.q)
     dense = dense_decode(w.q, w.cache.k, w.cache.v)
     torch.testing.assert_close(path.prepare(w.q, w.cache, schedule)(), dense)
+
+
+@by_path
+def test_a_call_repeats_itself_whatever_the_keys_hold(path):
+    w = workload()
+    w.cache.k[:, :, 50] = torch.inf
+    schedule = Scheduler(w.cache.k, 100, block_size=8).schedule(w.q)
+    attend = path.prepare(w.q, w.cache, schedule)
+    first = attend().clone()
+    torch.testing.assert_close(attend(), first, rtol=0, atol=0, equal_nan=True)
+
+
+def test_csr_is_for_cpus():
+    q, cache = on_meta(100)
+    schedule = Scheduler(cache.k, 50).schedule(q)
+    with pytest.raises(ValueError) as refused:
+        attention_path_named("csr").prepare(q, cache, schedule)
+    assert str(refused.value) == "attention 'csr' is for CPUs, got meta; use another --attention"
+
+
+def test_where_torch_lacks_what_csr_needs_one_line_says_so(monkeypatch):
+    def lacking(*args, **kwargs):
+        raise RuntimeError("Calling sampled_addmm requires MKL\nand more")
+
+    w = workload()
+    schedule = Scheduler(w.cache.k, 50).schedule(w.q)
+    monkeypatch.setattr(torch.sparse, "sampled_addmm", lacking)
+    csr.check_products.cache_clear()
+    with pytest.raises(ValueError) as refused:
+        attention_path_named("csr").prepare(w.q, w.cache, schedule)
+    assert str(refused.value) == (
+        "attention 'csr' needs sparse products, which this torch lacks: "
+        "Calling sampled_addmm requires MKL; use another --attention"
+    )
 
 
 @pytest.mark.parametrize(

@@ -114,15 +114,16 @@ def masked_dense(q, k, v, token_ids):
 
 
 def assert_as_good(result, reference, exact):
-    """`result` is as near to float64's `exact` as `reference` is, twice over and some roundings.
+    """`result` is as near to float64's `exact` as `reference` is, four times over and roundings.
 
-    In float64 the reference has no error of its own to go by, only roundings.
+    As `topokv.bench.verify` has it: of so few numbers the reference's own error may be small by
+    luck. In float64 it has none to go by, only roundings.
     """
     own_error = float((reference.double() - exact).abs().max())
-    roundings = 16 if result.dtype == torch.float64 else 2
+    roundings = 16 if result.dtype == torch.float64 else 4
     rounding = torch.finfo(result.dtype).eps * max(1.0, float(exact.abs().max()))
     error = float((result.double() - exact).abs().max())
-    assert error <= 2 * own_error + roundings * rounding
+    assert error <= 4 * own_error + roundings * rounding
 
 
 def random_ids(q, k, selected_tokens, groups, seed):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from device_checks import GpuChecks, workload
+from device_checks import PATHS, GpuChecks, workload
 
-from topokv.attention import ATTENTION_PATHS, prepare_dense
+from topokv.attention import prepare_dense
 from topokv.scheduler import Scheduler
 from topokv.timing.backend import attention_backend
 
@@ -22,7 +22,7 @@ class TestCuda(GpuChecks):
     def test_replayed_graph_attends_what_the_tensors_hold_now(self, device):
         w = workload(device, torch.float16)
         schedule = Scheduler(w.cache.k, 300, selector="witness").schedule(w.q)
-        calls = [path.prepare(w.q, w.cache, schedule) for path in ATTENTION_PATHS]
+        calls = [path.prepare(w.q, w.cache, schedule) for path in PATHS]
         for call in (prepare_dense(w.q, w.cache), *calls):
             replay, output = captured(call)
             w.q.normal_(generator=torch.Generator(device).manual_seed(1))

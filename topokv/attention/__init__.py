@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from topokv.attention.csr import CsrDecode
 from topokv.attention.flex import FlexDecode
 from topokv.attention.runs import RunDecode
 from topokv.attention.windows import BlockDecode, GatherDecode
@@ -129,6 +130,7 @@ ATTENTION_PATHS: tuple[AttentionPath, ...] = (
     AttentionPath("gather", GatherDecode),
     AttentionPath("blocks", BlockDecode),
     AttentionPath("runs", RunDecode),
+    AttentionPath("csr", CsrDecode),
     AttentionPath("flex", FlexDecode),
 )
 

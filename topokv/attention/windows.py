@@ -62,9 +62,8 @@ class GatherDecode:
         """Where in `_windows` each head's windows lie, flat; `starts` is `[batch, groups, n]`."""
         layout = (heads, *tensor.shape[:2], *tensor.stride())
         if layout not in self._head_starts:
-            self._head_starts[layout] = _head_starts(tensor, heads)
-        token_step = tensor.stride(2) // _unit(tensor)
-        return torch.add(self._head_starts[layout], starts, alpha=token_step).flatten()
+            self._head_starts[layout] = head_starts(tensor, heads)
+        return torch.add(self._head_starts[layout], starts, alpha=token_step(tensor)).flatten()
 
     def __call__(self) -> Tensor:
         for windows, ids, buffer in self._copies:
@@ -142,8 +141,18 @@ def _windows(tensor: Tensor, size: int) -> Tensor:
     return tensor.as_strided(shape, (unit, stride[2], stride[3]))
 
 
-def _head_starts(tensor: Tensor, heads: int) -> Tensor:
-    """Where in `_windows` the first token of each head is, `[batch, heads, 1]`."""
+def token_rows(tensor: Tensor) -> Tensor:
+    """All that lies a whole number of tokens from the first, `[num_rows, head_dim]`, a view."""
+    return _windows(tensor, 1).squeeze(1)
+
+
+def token_step(tensor: Tensor) -> int:
+    """How many rows of `token_rows`, or starts of windows, lie from one token to the next."""
+    return tensor.stride(2) // _unit(tensor)
+
+
+def head_starts(tensor: Tensor, heads: int) -> Tensor:
+    """Where in `token_rows`, or among windows, each head's first token is, `[batch, heads, 1]`."""
     unit, (batch_step, head_step) = _unit(tensor), tensor.stride()[:2]
     kv_head = torch.arange(heads, device=tensor.device) // (heads // tensor.shape[1])
     request = torch.arange(tensor.shape[0], device=tensor.device).unsqueeze(-1)

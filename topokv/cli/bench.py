@@ -76,7 +76,7 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         default=[],
         help="ways to attend beside gather, the published one, which is always measured: blocks, "
-        "runs, flex (compiles a kernel: seconds in every process, and a C++ compiler on a CPU)",
+        "runs, csr (CPUs alone), flex (compiles a kernel: seconds in every process, and a C++ compiler on a CPU)",
     )
     group.add_argument("--dtype", help=f"{', '.join(DTYPES)}; default: float32, on GPUs float16")
     for flag, default, text in (
