@@ -53,7 +53,8 @@ class GatherDecode:
             (_windows(cache.k, size), k_ids, _by_window(self._k, size)),
             (_windows(cache.v, size), v_ids, _by_window(self._v, size)),
         )
-        self._seen = slice(first, first + width)
+        seen = slice(first, first + width)
+        self._seen = self._k[:, :, seen], self._v[:, :, seen]
         self._q = group_queries(q, heads)
         self._mask = None
         self._shape = q.shape
@@ -68,8 +69,8 @@ class GatherDecode:
     def __call__(self) -> Tensor:
         for windows, ids, buffer in self._copies:
             torch.index_select(windows, 0, ids, out=buffer)
-        k, v = self._k[:, :, self._seen], self._v[:, :, self._seen]
-        return scaled_dot_product_attention(self._q, k, v, self._mask).reshape(self._shape)
+        output = scaled_dot_product_attention(self._q, *self._seen, self._mask)
+        return output.reshape(self._shape)
 
 
 class BlockDecode(GatherDecode):

@@ -76,7 +76,8 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         default=[],
         help="ways to attend beside gather, the published one, which is always measured: blocks, "
-        "runs, csr (CPUs alone), flex (compiles a kernel: seconds in every process, and a C++ compiler on a CPU)",
+        "runs, csr (on CPUs), flex (compiles a kernel, which takes seconds in every process and, "
+        "on a CPU, a C++ compiler)",
     )
     group.add_argument("--dtype", help=f"{', '.join(DTYPES)}; default: float32, on GPUs float16")
     for flag, default, text in (
