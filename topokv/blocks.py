@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from topokv.cache import without_gradient
+from topokv.choices import check_choice
 from topokv.landmarks import spread_of_others
 from topokv.summaries import (
     OF_MEAN,
@@ -139,8 +140,7 @@ class BlockSummary:
         seed: int = 0,
     ) -> None:
         for part in parts:
-            if part not in PARTS:
-                raise ValueError(f"unknown part {part!r}; expected one of {', '.join(PARTS)}")
+            check_choice("part", part, PARTS)
         check_block_size(block_size)
         k = without_gradient(k)
         self.block_size = block_size

@@ -13,6 +13,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from topokv.choices import check_choice
+
 # So few scores are sorted as fast as they are turned into keys for topk.
 _SORTED_WHOLE = 4096
 
@@ -115,9 +117,7 @@ def share(scores: Tensor, sharing: str, num_kv_heads: int, group: int) -> Tensor
 
 def check_sharing(sharing: str) -> None:
     """Raise ValueError, with the valid ones, for what is not a sharing."""
-    if sharing not in SHARINGS:
-        expected = ", ".join(map(repr, SHARINGS))
-        raise ValueError(f"unknown sharing {sharing!r}; expected one of {expected}")
+    check_choice("sharing", sharing, SHARINGS)
 
 
 def mix(scores: Sequence[Tensor], shares: Sequence[float], budget: Budget) -> Tensor:

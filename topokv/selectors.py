@@ -19,6 +19,7 @@ from torch import Tensor
 
 from topokv.blocks import BlockSummary
 from topokv.cache import group_queries
+from topokv.choices import check_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +195,9 @@ def summary_dtype(q: Tensor) -> torch.dtype:
 
 def selector_named(name: str) -> Selector:
     """The selector of that name; ValueError lists the valid ones."""
-    for selector in SELECTORS:
-        if selector.name == name:
-            return selector
-    expected = ", ".join(repr(selector.name) for selector in SELECTORS)
-    raise ValueError(f"unknown selector {name!r}; expected one of {expected}")
+    by_name = {selector.name: selector for selector in SELECTORS}
+    check_choice("selector", name, by_name)
+    return by_name[name]
 
 
 SELECTORS: tuple[Selector, ...] = (

@@ -13,7 +13,7 @@ PACKAGE = Path(topokv.__file__).parent
 
 # Rooms from the ground up: a room imports only from rooms below its own line.
 FLOORS = (
-    {"files"},
+    {"choices", "files"},
     {
         *("intervals", "landmarks", "machine", "probe"),
         *("progress", "record", "schedule", "texts", "wheels"),

@@ -20,6 +20,7 @@ from topokv.attention.flex import FlexDecode
 from topokv.attention.runs import RunDecode
 from topokv.attention.windows import BlockDecode, GatherDecode
 from topokv.cache import KVCache, check_query, group_queries
+from topokv.choices import check_choice
 from topokv.schedule import CandidateSchedule
 
 Attend: TypeAlias = Callable[[], Tensor]
@@ -137,8 +138,6 @@ ATTENTION_PATHS: tuple[AttentionPath, ...] = (
 
 def attention_path_named(name: str) -> AttentionPath:
     """The path of that name; ValueError lists the valid ones."""
-    for path in ATTENTION_PATHS:
-        if path.name == name:
-            return path
-    expected = ", ".join(repr(path.name) for path in ATTENTION_PATHS)
-    raise ValueError(f"unknown attention {name!r}; expected one of {expected}")
+    by_name = {path.name: path for path in ATTENTION_PATHS}
+    check_choice("attention", name, by_name)
+    return by_name[name]

@@ -6,10 +6,11 @@ same rounds. A cell's rows are its selectors times the ways to attend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from topokv.choices import check_choice
 from topokv.record import KEY_FIELDS, Row
 
 GAUSSIAN = "gaussian"
@@ -155,10 +156,10 @@ def _check_heads(settings: Settings) -> None:
 
 def _check_choices(settings: Settings) -> None:
     if settings.dtype is not None:
-        _one_of("dtype", settings.dtype, DTYPES)
+        check_choice("dtype", settings.dtype, DTYPES)
     if settings.sharing is not None:
-        _one_of("sharing", settings.sharing, SHARINGS)
-    _one_of("graphs", settings.graphs, ("auto", "on", "off"))
+        check_choice("sharing", settings.sharing, SHARINGS)
+    check_choice("graphs", settings.graphs, ("auto", "on", "off"))
     kind, _, index = settings.device.partition(":")
     if kind in ("cuda", "rocm") and (not index or index.isdecimal()):
         return
@@ -167,12 +168,6 @@ def _check_choices(settings: Settings) -> None:
             f"unknown device {settings.device!r}; expected one of 'auto', 'cpu', 'cuda', 'cuda:0', "
             "…, 'rocm', 'rocm:0', …"
         )
-
-
-def _one_of(name: str, value: str, choices: Iterable[str]) -> None:
-    if value not in choices:
-        expected = ", ".join(map(repr, choices))
-        raise ValueError(f"unknown {name} {value!r}; expected one of {expected}")
 
 
 def gaussian_source(settings: Settings) -> Source:
@@ -216,7 +211,7 @@ def grid(
     out with a note; ValueError where none is left.
     """
     for name in settings.attention:
-        _one_of("attention", name, attention)
+        check_choice("attention", name, attention)
     longest = max(source.kv_len for source in sources)
     budgets(settings, longest)
     cells = []

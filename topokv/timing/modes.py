@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from topokv.choices import check_choice
+
 GRAPHS = ("auto", "on", "off")
 
 
@@ -22,13 +24,9 @@ def choose_modes(backend: str, *, graphs: str = "auto") -> Modes:
     The CPU has one clock. CUDA is timed by events, by the wall and by graph replay; on ROCm graphs
     crash with some versions, so they run only where asked for.
     """
-    if graphs not in GRAPHS:
-        raise ValueError(
-            f"unknown graphs {graphs!r}; expected one of {', '.join(map(repr, GRAPHS))}"
-        )
+    check_choice("graphs", graphs, GRAPHS)
+    check_choice("backend", backend, ("cpu", "cuda", "rocm"))
     if backend == "cpu":
         return Modes("perf_counter", wall=False, graph=False)
-    if backend not in ("cuda", "rocm"):
-        raise ValueError(f"unknown backend {backend!r}; expected one of 'cpu', 'cuda', 'rocm'")
     wanted = graphs == "on" or (graphs == "auto" and backend == "cuda")
     return Modes("events", wall=True, graph=wanted)

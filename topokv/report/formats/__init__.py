@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
+from topokv.choices import check_choice
 from topokv.report.report import Report
 
 
@@ -38,10 +39,9 @@ FORMATS = (
 
 def format_named(name: str) -> Format:
     """The format of that name; ValueError for another."""
-    for candidate in FORMATS:
-        if candidate.name == name:
-            return candidate
-    raise ValueError(f"unknown format {name!r}; expected one of {', '.join(names())}")
+    by_name = {candidate.name: candidate for candidate in FORMATS}
+    check_choice("format", name, by_name)
+    return by_name[name]
 
 
 def names() -> tuple[str, ...]:
