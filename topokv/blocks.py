@@ -61,8 +61,14 @@ def centroid_drift(centroids: Tensor) -> Tensor:
         raise ValueError(f"centroids must be [..., num_blocks, head_dim], none 0, got {shape}")
     centroids = without_gradient(centroids)
     drift = centroids.new_zeros(centroids.shape[:-1])
-    torch.linalg.vector_norm(centroids.diff(dim=-2), dim=-1, out=drift[..., 1:])
+    _steps(centroids, drift[..., 1:])
     return drift
+
+
+def _steps(centroids: Tensor, out: Tensor | None = None) -> Tensor:
+    """How far each of `centroids [..., n, head_dim]` but the first lies from the one before it."""
+    steps: Tensor = torch.linalg.vector_norm(centroids.diff(dim=-2), dim=-1, out=out)
+    return steps
 
 
 def promote_keys(k: Tensor) -> Tensor:
@@ -239,17 +245,16 @@ class BlockSummary:
         if self._last_count == 1:
             box.put(last, key.unsqueeze(-2))
         else:
-            low, high = box.slot.unbind(-2)
+            low, high = box.slot_at(last).unbind(-2)
             torch.minimum(low, key, out=low)
             torch.maximum(high, key, out=high)
 
     def _append_rest(self, last: int, k_token: Tensor) -> None:
-        if "drift" in self._parts:
-            centroids = self._shared(self["centroid"][:, :, max(0, last - 1) :])
-            self._stored["drift"].put(last, centroid_drift(centroids)[..., -1:])
+        if "drift" in self._parts and last:
+            centroids = self._shared(self["centroid"][:, :, last - 1 :])
+            self._stored["drift"].put(last, _steps(centroids))
         if "log_weights" in self._parts:
-            self._stored["log_weights"].open_at(last)
-            self._stored["log_weights"].slot[..., 0] = _log(self._last_count - 1)
+            self._stored["log_weights"].slot_at(last)[..., 0] = _log(self._last_count - 1)
         if "noise" in self._parts and self.kv_len % self.block_size == 1 % self.block_size:
             noise = block_noise(self._seed, *self._shape, last, last + 1)
             self._stored["noise"].put(last, noise.to(k_token.device))
@@ -267,28 +272,27 @@ def _log(count: int) -> float:
 class _Column:
     """A tensor that grows along its third size, in place while its spare room lasts.
 
-    `tensor` is what it holds, `slot` its last entry. There is no spare room before it first grows.
+    There is no spare room before it first grows.
     """
 
     def __init__(self, tensor: Tensor) -> None:
-        self._room = tensor
+        self.tensor = self._room = tensor
+        self._slot = tensor
         self._last = -1
-        self.open_at(tensor.shape[2] - 1)
 
     def put(self, index: int, value: Tensor) -> None:
         """Set entry `index`: the last one, or the one after it."""
-        self.open_at(index)
-        self.slot.copy_(value)
+        self.slot_at(index).copy_(value)
 
-    def open_at(self, index: int) -> None:
-        """Make entry `index` the last: it was so, or is the one after it."""
-        if index == self._last:
-            return
-        if index >= self._room.shape[2]:
-            self._grow(index + index // 8 + 16)
-        self._last = index
-        self.slot = self._room[:, :, index : index + 1]
-        self.tensor = self._room[:, :, : index + 1]
+    def slot_at(self, index: int) -> Tensor:
+        """Entry `index`, to be written to: the last one, or the one after it."""
+        if index != self._last:
+            if index >= self._room.shape[2]:
+                self._grow(index + index // 8 + 16)
+            self._last = index
+            self._slot = self._room[:, :, index : index + 1]
+            self.tensor = self._room[:, :, : index + 1]
+        return self._slot
 
     def _grow(self, places: int) -> None:
         room = self._room.new_zeros(*self._room.shape[:2], places, *self._room.shape[3:])
