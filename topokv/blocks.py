@@ -236,8 +236,8 @@ class BlockSummary:
             self._extend_box(last, key)
         if self._summed:
             keys, mean = self._tail[:, :, : place + 1].unsqueeze(2), self._sum / (place + 1)
-            for name, tensor in summarise(keys, self._summed, mean, self._metric).items():
-                self._stored[name].put(last, tensor)
+            into = {part: self._stored[part].slot_at(last) for part in self._summed}
+            summarise(keys, into, mean, self._metric)
         self._append_rest(last, k_token)
 
     def _extend_box(self, last: int, key: Tensor) -> None:

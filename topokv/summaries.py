@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from itertools import product
 
@@ -13,11 +13,11 @@ from torch.nn.functional import avg_pool2d
 from topokv.landmarks import KeyMoments, squared_reach
 from topokv.machine import cache_bytes
 
-# Parts that `summarise` takes from a block's keys.
-_OF_KEYS = frozenset({"centroid", "box", "points", "variance", "landmarks"})
+# Parts that `summarise` takes from a block's keys, and how many vectors each is.
+_VECTORS = {"centroid": 1, "box": 2, "points": 2, "variance": 0, "landmarks": 2}
 
 # Those that begin with the mean key.
-OF_MEAN = _OF_KEYS - {"box"}
+OF_MEAN = frozenset(_VECTORS) - {"box"}
 
 # How many float32 bytes of keys are worked on at a time, so that nothing as large as K is made. On
 # a CPU half of its last cache, which then holds the piece for all passes over it: less costs more
@@ -41,15 +41,15 @@ def wide_dtype(keys: Tensor) -> torch.dtype:
 
 def summarise(
     keys: Tensor,
-    parts: Collection[str],
+    into: Mapping[str, Tensor],
     mean: Tensor | None,
     metric: Tensor | None = None,
     work: Tensor | None = None,
-) -> dict[str, Tensor]:
-    """What `parts` keep of blocks of equal size.
+) -> None:
+    """Write what is kept of blocks of equal size to `into`, a tensor for each part.
 
     `keys` is `[batch, num_kv_heads, num_blocks, size, head_dim]`, `mean` their `token_means`, where
-    one of `parts` is OF_MEAN. What is kept is `[batch, num_kv_heads, num_blocks, ...]`:
+    a part is OF_MEAN. What is kept is `[batch, num_kv_heads, num_blocks, ...]`:
 
     centroid `[head_dim]`: the mean key. box `[2, head_dim]`: the minimum and the maximum of each
     dimension. points `[2, head_dim]`: the core and the witness; the witness is the key farthest
@@ -60,23 +60,23 @@ def summarise(
     `work` is a copy of `keys` of the wide type, to be overwritten.
     """
     wide = keys.to(wide_dtype(keys)) if work is None else work
-    kept: dict[str, Tensor] = {}
-    if "box" in parts:
+    if "box" in into:
         # Two reductions: aminmax over any but the last size takes four times as long as both.
-        kept["box"] = torch.stack((wide.amin(dim=-2), wide.amax(dim=-2)), dim=-2)
+        low, high = into["box"].unbind(-2)
+        torch.amin(wide, dim=-2, out=low)
+        torch.amax(wide, dim=-2, out=high)
     if mean is None:
-        return kept
-    if "centroid" in parts:
-        kept["centroid"] = mean
+        return
+    if "centroid" in into:
+        into["centroid"].copy_(mean)
     if metric is not None:
-        kept["landmarks"] = _apart(keys, mean, squared_reach(wide, metric))
-    if "points" in parts or "variance" in parts:
+        _set_apart(keys, mean, squared_reach(wide, metric), into["landmarks"])
+    if "points" in into or "variance" in into:
         distance = _squared_distance(wide, mean, work)
-        if "points" in parts:
-            kept["points"] = _apart(keys, mean, distance)
-        if "variance" in parts:
-            kept["variance"] = distance.mean(dim=-1)
-    return kept
+        if "points" in into:
+            _set_apart(keys, mean, distance, into["points"])
+        if "variance" in into:
+            torch.mean(distance, dim=-1, out=into["variance"])
 
 
 def token_means(keys: Tensor) -> Tensor:
@@ -109,18 +109,20 @@ def _squared_distance(keys: Tensor, mean: Tensor, work: Tensor | None) -> Tensor
     return into.sum(dim=-1)
 
 
-def _apart(keys: Tensor, mean: Tensor, distance: Tensor) -> Tensor:
-    """The mean of each block's other keys and its farthest, `[..., 2, head_dim]`.
+def _set_apart(keys: Tensor, mean: Tensor, distance: Tensor, into: Tensor) -> None:
+    """Write the mean of each block's other keys and its farthest to `into [..., 2, head_dim]`.
 
     A lone key is both.
     """
     size, head_dim = keys.shape[-2:]
+    others, far = into.unbind(-2)
     farthest = distance.argmax(dim=-1, keepdim=True).unsqueeze(-1)
-    farthest = farthest.expand(*mean.shape[:-1], 1, head_dim)
-    far = keys.gather(-2, farthest).squeeze(-2).to(mean.dtype)
-    # The mean without its farthest: mean + (mean - far) / (size - 1), in one operation.
-    others = mean if size == 1 else mean.lerp(far, -1 / (size - 1))
-    return torch.stack((others, far), dim=-2)
+    far.copy_(keys.gather(-2, farthest.expand(*far.shape[:-1], 1, head_dim)).squeeze(-2))
+    if size == 1:
+        others.copy_(mean)
+    else:
+        # The mean without its farthest: mean + (mean - far) / (size - 1), in one operation.
+        torch.lerp(mean, far, -1 / (size - 1), out=others)
 
 
 def summarise_all(
@@ -129,23 +131,28 @@ def summarise_all(
     parts: Collection[str],
     metric: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """`summarise` of all of `k`.
+    """What `summarise` keeps of all blocks of `k`, for those of `parts` that are of its kind.
 
     `k` is `[batch, num_kv_heads, kv_len, head_dim]`; a partial last block is one of its own size.
     """
     check_block_size(block_size)
-    parts = _OF_KEYS.intersection(parts)
+    parts = _VECTORS.keys() & set(parts)
     if parts == {"centroid"} and k.dtype == wide_dtype(k) and k.device.type == "cpu":
         return {"centroid": _means_in_place(k, block_size)}
-    kept: dict[str, Tensor] = {}
-    num_blocks = -(-k.shape[2] // block_size)
+    kept = {part: _room(part, k, block_size) for part in parts}
     for first, keys, work in _pieces(k, block_size) if parts else ():
         mean = None if OF_MEAN.isdisjoint(parts) else token_means(work)
-        for part, tensor in summarise(keys, parts, mean, metric, work).items():
-            if part not in kept:
-                kept[part] = tensor.new_empty(*k.shape[:2], num_blocks, *tensor.shape[3:])
-            kept[part][:, :, first : first + tensor.shape[2]] = tensor
+        last = first + keys.shape[2]
+        into = {part: tensor[:, :, first:last] for part, tensor in kept.items()}
+        summarise(keys, into, mean, metric, work)
     return kept
+
+
+def _room(part: str, k: Tensor, block_size: int) -> Tensor:
+    """Where a part of all blocks of `k` goes."""
+    each = ((), (k.shape[3],), (2, k.shape[3]))[_VECTORS[part]]
+    num_blocks = -(-k.shape[2] // block_size)
+    return k.new_empty(*k.shape[:2], num_blocks, *each, dtype=wide_dtype(k))
 
 
 def _means_in_place(k: Tensor, block_size: int) -> Tensor:
