@@ -122,7 +122,7 @@ def _line(found: Found) -> str:
     )
     spread = f"{min(found.cold):.3g}–{max(found.cold):.3g}" if len(found.cold) > 1 else ""
     unit = "" if claim.unit == "x" else f" {claim.unit}"
-    target = f"{claim.rule} {claim.target:.3g}{unit}" if claim.rule else ""
+    target = f"{claim.rule} {claim.target:.4g}{unit}" if claim.rule else ""
     verdict = {True: "met", False: "**missed**", None: ""}[claim.met]
     columns = (claim.what, claim.setting, target, cold, spread, warm, verdict)
     return f"| {' | '.join(columns)} |"
