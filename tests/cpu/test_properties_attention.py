@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from topokv import KVCache, Scheduler, dense_decode, select_tokens, sparse_decode
 from topokv.attention import ATTENTION_PATHS
-from topokv.schedule import SHARINGS, schedule_tokens, share, token_budget
+from topokv.schedule import SHARINGS, schedule_tokens, token_budget
 from topokv.selectors import SELECTORS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
