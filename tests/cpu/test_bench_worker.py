@@ -1,6 +1,5 @@
 """What one process measures: right rows, wrong rows, rows that do not fit, and no allocation."""
 
-import importlib
 import sys
 from dataclasses import replace
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from topokv.attention import ATTENTION_PATHS, AttentionPath, prepare_dense
+from topokv.attention import ATTENTION_PATHS, AttentionPath, flex, prepare_dense
 from topokv.bench import cell as cell_module
 from topokv.bench import replays
 from topokv.bench.device import Context, resolve
@@ -120,23 +119,18 @@ def test_a_row_whose_attention_is_wrong_is_not_timed(monkeypatch):
     assert parts[0].samples == {}
 
 
-@pytest.mark.usefixtures("flex_compiled")
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_without_a_compiler_the_rows_that_need_one_fail_alone(monkeypatch, tmp_path):
-    config = importlib.import_module("torch._inductor.config")
-    # A kernel that an earlier run compiled would need no compiler.
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    settings = replace(SMALL, attention=("flex", "blocks"), rounds=3)
-    with config.patch({"cpp.cxx": (None, "no-such-compiler")}), torch.inference_mode():
-        parts = process(settings).measure(0)
+def test_a_row_whose_attention_can_not_be_had_fails_alone(monkeypatch):
+    line = "attention 'flex' needs a C++ compiler (g++ or CXX), and none was found"
+
+    def compiled(layout):
+        raise ValueError(line)
+
+    monkeypatch.setattr(flex, "compiled", compiled)
+    with torch.inference_mode():
+        parts = process(replace(SMALL, attention=("flex", "blocks"), rounds=3)).measure(0)
     assert [part.status for part in parts] == ["ok", "failed", "ok"] * 2
-    assert {(part.step, part.reason) for part in parts if part.status == "failed"} == {
-        (
-            "benchmark",
-            "attention 'flex' needs a C++ compiler (g++ or CXX), and none was found; "
-            "use another --attention",
-        )
-    }
+    failed = {(part.step, part.reason) for part in parts if part.status == "failed"}
+    assert failed == {("benchmark", line)}
     assert all(part.samples["sparse_selected_ms"] for part in parts if part.status == "ok")
 
 

@@ -3,6 +3,7 @@
 Left to `nox -s fuzz`: a kernel takes seconds to compile, and a C++ compiler.
 """
 
+import importlib
 import os
 import shutil
 
@@ -98,3 +99,17 @@ def test_a_cache_of_another_capacity_compiles_once_more_and_never_again():
             schedule = Scheduler(cache.k, 90, block_size=16).schedule(w.q)
             FlexDecode().load(w.q, cache, schedule)()
     assert num_compiled() - before == 2
+
+
+def test_without_a_compiler_one_line_says_so(monkeypatch, tmp_path):
+    config = importlib.import_module("torch._inductor.config")
+    # A kernel that an earlier run compiled would need no compiler.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    w = gaussian(num_q_heads=2, num_kv_heads=2, kv_len=200, head_dim=24)
+    schedule = Scheduler(w.cache.k, 90, block_size=16).schedule(w.q)
+    with config.patch({"cpp.cxx": (None, "no-such-compiler")}), pytest.raises(ValueError) as error:
+        FlexDecode().load(w.q, w.cache, schedule)()
+    assert str(error.value) == (
+        "attention 'flex' needs a C++ compiler (g++ or CXX), and none was found; "
+        "use another --attention"
+    )
