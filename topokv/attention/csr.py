@@ -10,17 +10,14 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import cache as once
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from topokv.attention.windows import head_starts, token_rows, token_step
+from topokv.attention.windows import Places, buffer, token_rows
 from topokv.cache import KVCache, without_gradient
 from topokv.schedule import CandidateSchedule
 from topokv.summaries import wide_dtype
-
-Attend: TypeAlias = Callable[[], Tensor]
 
 
 class CsrDecode:
@@ -32,8 +29,9 @@ class CsrDecode:
 
     def __init__(self) -> None:
         self._near = self._wide = torch.empty(0)
+        self._places = Places()
 
-    def load(self, q: Tensor, cache: KVCache, schedule: CandidateSchedule) -> Attend:
+    def load(self, q: Tensor, cache: KVCache, schedule: CandidateSchedule) -> Callable[[], Tensor]:
         if q.device.type != "cpu":
             raise ValueError(
                 f"attention 'csr' is for CPUs, got {q.device.type}; use another --attention"
@@ -42,12 +40,12 @@ class CsrDecode:
         token_ids, rows = schedule.token_ids, without_gradient(q).reshape(-1, q.shape[3])
         starts = torch.arange(0, len(rows) * token_ids.shape[2] + 1, token_ids.shape[2])
         if wide_dtype(q) == q.dtype:
-            k_ids = _row_ids(token_ids, cache.k, q.shape[1]).flatten()
+            k_ids, v_ids = self._places.of_both(token_ids, cache, q.shape[1])
             weigh = _weights_of(rows, token_rows(cache.k), k_ids, starts)
         else:
+            v_ids = self._places.of(token_ids, cache.v, q.shape[1])
             weigh = self._weights_of_half(rows, cache.k, token_ids, starts)
         v, shape, first = token_rows(cache.v), q.shape, starts[:-1]
-        v_ids = _row_ids(token_ids, cache.v, q.shape[1]).flatten()
 
         def attend() -> Tensor:
             output = torch.embedding_bag(v, v_ids, first, per_sample_weights=weigh())
@@ -55,20 +53,21 @@ class CsrDecode:
 
         return attend
 
-    def _weights_of_half(self, q: Tensor, k: Tensor, token_ids: Tensor, starts: Tensor) -> Attend:
+    def _weights_of_half(
+        self, q: Tensor, k: Tensor, token_ids: Tensor, starts: Tensor
+    ) -> Callable[[], Tensor]:
         """As `_weights_of`, over a copy of the keys, which query heads share as they do schedules.
 
         `k` is the cache's, `token_ids` `[batch, groups, width]`.
         """
         batch, heads = len(token_ids), max(token_ids.shape[1], k.shape[1])
-        ids, width = _row_ids(token_ids, k, heads).flatten(), token_ids.shape[2]
-        shape, dtype = (len(ids), k.shape[3]), q.dtype
-        if self._near.shape != shape or self._near.dtype != k.dtype:
-            self._near, self._wide = k.new_empty(shape), k.new_empty(shape, dtype=torch.float32)
+        ids, queries, dtype = self._places.of(token_ids, k, heads), q.float(), q.dtype
+        shape = (len(ids), k.shape[3])
+        self._near, self._wide = buffer(self._near, k, shape), buffer(self._wide, queries, shape)
         keys, near, wide = token_rows(k), self._near, self._wide
-        copies = torch.arange(len(ids)).view(batch * heads, width)
+        copies = torch.arange(len(ids)).view(batch * heads, -1)
         columns = copies.repeat_interleave(len(q) // len(copies), dim=0).flatten()
-        weigh = _weights_of(q.float(), wide, columns, starts)
+        weigh = _weights_of(queries, wide, columns, starts)
 
         def weigh_half() -> Tensor:
             wide.copy_(torch.index_select(keys, 0, ids, out=near))
@@ -77,7 +76,7 @@ class CsrDecode:
         return weigh_half
 
 
-def _weights_of(q: Tensor, k: Tensor, columns: Tensor, starts: Tensor) -> Attend:
+def _weights_of(q: Tensor, k: Tensor, columns: Tensor, starts: Tensor) -> Callable[[], Tensor]:
     """A call that gives the softmax of each row's entries, flat.
 
     `q` is `[rows, head_dim]`, `k` `[num_rows, head_dim]`; a row's `columns` begin at its start.
@@ -94,16 +93,6 @@ def _weights_of(q: Tensor, k: Tensor, columns: Tensor, starts: Tensor) -> Attend
         return entries.view(len(q), -1).softmax(dim=-1).view(-1)
 
     return weigh
-
-
-def _row_ids(token_ids: Tensor, tensor: Tensor, heads: int) -> Tensor:
-    """Where in `token_rows` each head's tokens lie, ascending, `[batch, heads, width]`.
-
-    `token_ids` is `[batch, groups, width]`; heads are a multiple of groups and of the KV heads.
-    """
-    each = heads // token_ids.shape[1]
-    ids = token_ids.repeat_interleave(each, dim=1) if token_ids.shape[1] > 1 else token_ids
-    return torch.add(head_starts(tensor, heads), ids, alpha=token_step(tensor))
 
 
 @once

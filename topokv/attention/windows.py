@@ -22,7 +22,7 @@ class GatherDecode:
     def __init__(self) -> None:
         self._k = self._v = torch.empty(0)
         self._mask: Tensor | None = None
-        self._head_starts: dict[tuple[int, ...], Tensor] = {}
+        self._places = Places()
 
     def load(self, q: Tensor, cache: KVCache, schedule: CandidateSchedule) -> GatherDecode:
         return self.load_tokens(q, cache, schedule.token_ids)
@@ -44,11 +44,9 @@ class GatherDecode:
         """Attend `width` tokens from the `first` on of the windows that begin at `starts`."""
         heads = max(starts.shape[1], cache.num_kv_heads)
         shape = (cache.batch, heads, starts.shape[-1] * size, cache.head_dim)
-        self._k = _buffer(self._k, cache.k, shape)
-        self._v = _buffer(self._v, cache.v, shape)
-        k_ids = self._window_ids(starts, cache.k, heads)
-        same = cache.k.stride() == cache.v.stride()
-        v_ids = k_ids if same else self._window_ids(starts, cache.v, heads)
+        self._k = buffer(self._k, cache.k, shape)
+        self._v = buffer(self._v, cache.v, shape)
+        k_ids, v_ids = self._places.of_both(starts, cache, heads)
         self._copies = (
             (_windows(cache.k, size), k_ids, _by_window(self._k, size)),
             (_windows(cache.v, size), v_ids, _by_window(self._v, size)),
@@ -59,16 +57,9 @@ class GatherDecode:
         self._mask = None
         self._shape = q.shape
 
-    def _window_ids(self, starts: Tensor, tensor: Tensor, heads: int) -> Tensor:
-        """Where in `_windows` each head's windows lie, flat; `starts` is `[batch, groups, n]`."""
-        layout = (heads, *tensor.shape[:2], *tensor.stride())
-        if layout not in self._head_starts:
-            self._head_starts[layout] = head_starts(tensor, heads)
-        return torch.add(self._head_starts[layout], starts, alpha=token_step(tensor)).flatten()
-
     def __call__(self) -> Tensor:
-        for windows, ids, buffer in self._copies:
-            torch.index_select(windows, 0, ids, out=buffer)
+        for windows, ids, into in self._copies:
+            torch.index_select(windows, 0, ids, out=into)
         output = scaled_dot_product_attention(self._q, *self._seen, self._mask)
         return output.reshape(self._shape)
 
@@ -114,14 +105,14 @@ def _window_starts(schedule: CandidateSchedule, first: int) -> Tensor:
     return torch.cat((always, blocks * size), dim=-1)
 
 
-def _buffer(current: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+def buffer(current: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tensor:
     """`current` where it fits, else a new one."""
     fits = (current.shape, current.dtype, current.device) == (shape, like.dtype, like.device)
     return current if fits else like.new_empty(shape)
 
 
-def _by_window(buffer: Tensor, size: int) -> Tensor:
-    return buffer.view(-1, size, buffer.shape[-1])
+def _by_window(copy: Tensor, size: int) -> Tensor:
+    return copy.view(-1, size, copy.shape[-1])
 
 
 def _unit(tensor: Tensor) -> int:
@@ -147,13 +138,34 @@ def token_rows(tensor: Tensor) -> Tensor:
     return _windows(tensor, 1).squeeze(1)
 
 
-def token_step(tensor: Tensor) -> int:
-    """How many rows of `token_rows`, or starts of windows, lie from one token to the next."""
-    return tensor.stride(2) // _unit(tensor)
+class Places:
+    """Where in `token_rows`, or among windows, the tokens of each head lie.
+
+    Where a head begins does not change from step to step, and is kept.
+    """
+
+    def __init__(self) -> None:
+        self._head_starts: dict[tuple[int, ...], Tensor] = {}
+
+    def of(self, tokens: Tensor, tensor: Tensor, heads: int) -> Tensor:
+        """Flat, head by head; `tokens` is `[batch, groups, n]`, heads a multiple of groups."""
+        layout = (heads, *tensor.shape[:2], *tensor.stride())
+        if layout not in self._head_starts:
+            self._head_starts[layout] = _head_starts(tensor, heads)
+        if 1 < tokens.shape[1] < heads:
+            tokens = tokens.repeat_interleave(heads // tokens.shape[1], dim=1)
+        step = tensor.stride(2) // _unit(tensor)
+        return torch.add(self._head_starts[layout], tokens, alpha=step).flatten()
+
+    def of_both(self, tokens: Tensor, cache: KVCache, heads: int) -> tuple[Tensor, Tensor]:
+        """Those in K and in V, which are one where both lie alike."""
+        in_k = self.of(tokens, cache.k, heads)
+        same = cache.k.stride() == cache.v.stride()
+        return in_k, in_k if same else self.of(tokens, cache.v, heads)
 
 
-def head_starts(tensor: Tensor, heads: int) -> Tensor:
-    """Where in `token_rows`, or among windows, each head's first token is, `[batch, heads, 1]`."""
+def _head_starts(tensor: Tensor, heads: int) -> Tensor:
+    """Where each head's first token is, `[batch, heads, 1]`."""
     unit, (batch_step, head_step) = _unit(tensor), tensor.stride()[:2]
     kv_head = torch.arange(heads, device=tensor.device) // (heads // tensor.shape[1])
     request = torch.arange(tensor.shape[0], device=tensor.device).unsqueeze(-1)
