@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from topokv.attention import ATTENTION_PATHS, attention_path_named, prepare_dense
 from topokv.blocks import BlockSummary
-from topokv.cache import KVCache
+from topokv.cache import KVCache, dtype_name
 from topokv.intervals import median, paired_ratios
 from topokv.record import read
 from topokv.schedule import candidate_rows
@@ -32,6 +32,8 @@ SUMMARIES = ("centroid", "drift", "box", "points", "variance")
 HALF = (torch.bfloat16, torch.float16)
 BLOCK = 64
 MOST, LEAST = "at most", "at least"
+# The ways to attend that are held against an allocating index_select.
+OF_IDS = ("gather", "blocks", "csr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +80,6 @@ def _ratio(samples: dict[str, Samples], top: str, bottom: str) -> tuple[float, f
     return cold, median(paired_ratios(above.warm, below.warm))
 
 
-def _judged(rule: str) -> Callable[..., Claim]:
-    def claim(what: str, setting: str, target: float, cold: float, warm: float) -> Claim:
-        return Claim(what, setting, rule, target, cold, warm)
-
-    return claim
-
-
-_at_most, _at_least = _judged(MOST), _judged(LEAST)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _random(heads: int, tokens: int, dtype: torch.dtype, seed: int) -> Tensor:
     """Keys or values, drawn head by head: a float32 copy of a large cache would not fit."""
     generator = torch.Generator().manual_seed(seed)
@@ -114,13 +102,11 @@ def summaries(clock: CpuClock) -> Iterator[Claim]:
             for name, p in parts.items()
         ]
         samples = _rounds(clock, arms)
-        setting = f"16 heads x 16,384 x 64, {_name(dtype)}"
-        yield _at_most(
-            "centroids and drift / copy of K", setting, few, *_ratio(samples, "drift", "copy")
-        )
-        yield _at_most(
-            "every summary / copy of K", setting, all_of_them, *_ratio(samples, "all", "copy")
-        )
+        setting = f"16 heads x 16,384 x 64, {dtype_name(dtype)}"
+        what, found = "centroids and drift / copy of K", _ratio(samples, "drift", "copy")
+        yield Claim(what, setting, MOST, few, *found)
+        what, found = "every summary / copy of K", _ratio(samples, "all", "copy")
+        yield Claim(what, setting, MOST, all_of_them, *found)
 
 
 def update(clock: CpuClock) -> Iterator[Claim]:
@@ -177,9 +163,8 @@ def selection(clock: CpuClock) -> Iterator[Claim]:
     samples = _rounds(clock, arms, 50)
     for name, limit in limits.items():
         setting = "1,024 of 16,384, 16 heads, float32"
-        yield _at_most(
-            f"choosing by {name} / sparse decode", setting, limit, *_ratio(samples, name, "sparse")
-        )
+        what, found = f"choosing by {name} / sparse decode", _ratio(samples, name, "sparse")
+        yield Claim(what, setting, MOST, limit, *found)
 
 
 def _chosen(scheduler: Scheduler, q: Tensor) -> Tensor:
@@ -189,7 +174,7 @@ def _chosen(scheduler: Scheduler, q: Tensor) -> Tensor:
 def attention(clock: CpuClock) -> Iterator[Claim]:
     """Every way to attend beside dense, and beside an allocating index_select of token ids."""
     for dtype, selector, samples in _attended(clock, _paths()):
-        setting = f"{selector}, 1,024 of 16,384, 16 heads, {_name(dtype)}"
+        setting = f"{selector}, 1,024 of 16,384, 16 heads, {dtype_name(dtype)}"
         yield from _beside_allocating(samples, setting, dtype)
         for path in [name for name in samples if name not in ("allocating", "dense")]:
             yield Claim(f"dense / {path}", setting, "", 0, *_ratio(samples, "dense", path))
@@ -197,8 +182,8 @@ def attention(clock: CpuClock) -> Iterator[Claim]:
 
 def handed_back(clock: CpuClock) -> Iterator[Claim]:
     """Beside an allocating index_select whose memory goes back at every call: see ENVIRONMENT."""
-    for dtype, selector, samples in _attended(clock, ("gather", "blocks", "csr")):
-        setting = f"{selector}, memory handed back, {_name(dtype)}"
+    for dtype, selector, samples in _attended(clock, OF_IDS):
+        setting = f"{selector}, memory handed back, {dtype_name(dtype)}"
         yield from _beside_allocating(samples, setting, dtype)
 
 
@@ -214,9 +199,9 @@ def _beside_allocating(
     samples: dict[str, Samples], setting: str, dtype: torch.dtype
 ) -> Iterator[Claim]:
     least = 1.3 if dtype in HALF else 2.0
-    for path in ("gather", "blocks", "csr"):
+    for path in OF_IDS:
         gain = _ratio(samples, "allocating", path)
-        yield _at_least(f"allocating / {path}", setting, least, *gain)
+        yield Claim(f"allocating / {path}", setting, LEAST, least, *gain)
 
 
 def _attended(
@@ -286,12 +271,11 @@ def steps(clock: CpuClock) -> Iterator[Claim]:
             growing = Growing(q, KVCache(k, v), tokens, selector, "blocks")
             arms.append(Arm.of(selector, growing.step, repeat=True))
         samples = _rounds(clock, arms, 40)
-        setting = f"1,024 of {tokens:,}, {kv_heads} KV heads, {q_heads} query heads, {_name(dtype)}"
-        yield _at_least(
-            "dense / step, witness", setting, least, *_ratio(samples, "dense", "witness")
-        )
-        speedup = _ratio(samples, "dense", "drift")
-        yield Claim("dense / step, drift", setting, "", 0, *speedup)
+        heads = f"{kv_heads} KV heads, {q_heads} query heads"
+        setting = f"1,024 of {tokens:,}, {heads}, {dtype_name(dtype)}"
+        witness, drift = (_ratio(samples, "dense", name) for name in ("witness", "drift"))
+        yield Claim("dense / step, witness", setting, LEAST, least, *witness)
+        yield Claim("dense / step, drift", setting, "", 0, *drift)
 
 
 def giant(clock: CpuClock) -> Iterator[Claim]:

@@ -13,7 +13,6 @@ from topokv.choices import check_choice
 from topokv.landmarks import spread_of_others
 from topokv.summaries import (
     OF_MEAN,
-    check_block_size,
     moments,
     summarise,
     summarise_all,
@@ -39,6 +38,14 @@ PARTS = (
 _OF_LANDMARK = frozenset({"landmarks", "spread"})
 
 
+def check_block_size(block_size: int) -> None:
+    """Raise unless the block size is a positive whole number."""
+    if isinstance(block_size, bool) or not isinstance(block_size, int):
+        raise TypeError(f"block_size must be a whole number, got {block_size!r}")
+    if block_size < 1:
+        raise ValueError(f"block_size must be at least 1, got {block_size}")
+
+
 def block_centroids(k: Tensor, block_size: int) -> Tensor:
     """The mean key of each block, `[batch, num_kv_heads, num_blocks, head_dim]`.
 
@@ -48,7 +55,9 @@ def block_centroids(k: Tensor, block_size: int) -> Tensor:
 
     Raises ValueError for another rank, an empty sequence or a block size below 1.
     """
-    return summarise_all(promote_keys(k), block_size, ("centroid",))["centroid"]
+    keys = promote_keys(k)
+    check_block_size(block_size)
+    return summarise_all(keys, block_size, ("centroid",))["centroid"]
 
 
 def centroid_drift(centroids: Tensor) -> Tensor:

@@ -119,5 +119,10 @@ def without_gradient(tensor: Tensor) -> Tensor:
     return tensor.detach() if tensor.requires_grad else tensor
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The type's name in DTYPES."""
+    return str(dtype).removeprefix("torch.")
+
+
 def _shape(tensor: Tensor) -> str:
     return str(list(tensor.shape))

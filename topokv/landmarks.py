@@ -60,12 +60,13 @@ def _inverse(scatter: Tensor) -> Tensor:
     return inverse * outer
 
 
-def squared_reach(keys: Tensor, metric: Tensor) -> Tensor:
+def squared_reach(keys: Tensor, mean: Tensor, metric: Tensor) -> Tensor:
     """(k - m)ᵀ M (k - m) for each key, `[batch, num_kv_heads, n, size]`, m its block's mean.
 
-    `keys` is `[batch, num_kv_heads, n, size, head_dim]`, `metric` as KeyMoments makes it.
+    `keys` is `[batch, num_kv_heads, n, size, head_dim]`, `mean` `[batch, num_kv_heads, n,
+    head_dim]`, `metric` as KeyMoments makes it.
     """
-    rest = keys - keys.mean(dim=-2, keepdim=True)
+    rest = keys - mean.unsqueeze(-2)
     # As one product a head: broadcasting the metric over blocks would copy it for each.
     along = (rest.flatten(2, 3) @ metric).view_as(rest)
     return along.mul_(rest).sum(dim=-1)

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from topokv.blocks import BlockSummary
 from topokv.cache import group_queries
-from topokv.choices import check_choice
+from topokv.choices import choose
+from topokv.summaries import wide_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def discriminant(summary: BlockSummary, q: Tensor) -> Tensor:
 def oracle(summary: BlockSummary, q: Tensor) -> Tensor:
     """Σ_{i in b} softmax(q_h · k_i / √d)_i, the true mass, from every key: none chooses better."""
     queries = _queries(summary, q) / math.sqrt(q.shape[-1])
-    logits = queries @ summary["keys"].to(summary_dtype(q)).mT
+    logits = queries @ summary["keys"].to(wide_dtype(q)).mT
     mass = logits.softmax(dim=-1)
     padding = summary.num_blocks * summary.block_size - summary.kv_len
     mass = torch.nn.functional.pad(mass, (0, padding))
@@ -185,19 +186,12 @@ def _spread_gain(variance: Tensor, log_count: Tensor) -> Tensor:
 
 def _queries(summary: BlockSummary, q: Tensor) -> Tensor:
     """`q` by KV head, `[batch, num_kv_heads, group, head_dim]`, in the summary's type."""
-    return group_queries(q, summary.num_kv_heads).to(summary_dtype(q))
-
-
-def summary_dtype(q: Tensor) -> torch.dtype:
-    """The type of summaries and scores: float64 for float64 tensors, float32 for all others."""
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
+    return group_queries(q, summary.num_kv_heads).to(wide_dtype(q))
 
 
 def selector_named(name: str) -> Selector:
     """The selector of that name; ValueError lists the valid ones."""
-    by_name = {selector.name: selector for selector in SELECTORS}
-    check_choice("selector", name, by_name)
-    return by_name[name]
+    return choose("selector", name, SELECTORS)
 
 
 SELECTORS: tuple[Selector, ...] = (

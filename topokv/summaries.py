@@ -26,14 +26,6 @@ _CPU_PIECE_BYTES = (4 << 20, 16 << 20)
 _DEVICE_PIECE_BYTES = 256 << 20
 
 
-def check_block_size(block_size: int) -> None:
-    """Raise unless the block size is a positive whole number."""
-    if isinstance(block_size, bool) or not isinstance(block_size, int):
-        raise TypeError(f"block_size must be a whole number, got {block_size!r}")
-    if block_size < 1:
-        raise ValueError(f"block_size must be at least 1, got {block_size}")
-
-
 def wide_dtype(keys: Tensor) -> torch.dtype:
     """The type that sums of keys are taken in and summaries are kept in."""
     return keys.dtype if keys.element_size() >= 4 else torch.float32
@@ -70,7 +62,7 @@ def summarise(
     if "centroid" in into:
         into["centroid"].copy_(mean)
     if metric is not None:
-        _set_apart(keys, mean, squared_reach(wide, metric), into["landmarks"])
+        _set_apart(keys, mean, squared_reach(wide, mean, metric), into["landmarks"])
     if "points" in into or "variance" in into:
         distance = _squared_distance(wide, mean, work)
         if "points" in into:
@@ -135,7 +127,6 @@ def summarise_all(
 
     `k` is `[batch, num_kv_heads, kv_len, head_dim]`; a partial last block is one of its own size.
     """
-    check_block_size(block_size)
     parts = _VECTORS.keys() & set(parts)
     if parts == {"centroid"} and k.dtype == wide_dtype(k) and k.device.type == "cpu":
         return {"centroid": _means_in_place(k, block_size)}

@@ -63,7 +63,7 @@ def test_reach_is_the_metric_of_the_distance_from_the_blocks_mean():
     metric = metric_of(keys(24), 8)
     rest = k - k.mean(dim=3, keepdim=True)
     expected = torch.einsum("bhnsd,bhde,bhnse->bhns", rest, metric, rest)
-    torch.testing.assert_close(squared_reach(k, metric), expected)
+    torch.testing.assert_close(squared_reach(k, k.mean(dim=-2), metric), expected)
 
 
 @pytest.mark.parametrize("kv_len", [24, 29, 25, 8, 1])
@@ -90,7 +90,9 @@ def test_a_grown_cache_keeps_the_statistics_of_its_start():
         grown.append(k[:, :, token : token + 1])
     assert torch.equal(grown["spread"], spread)
     for index, block in enumerate(k.split(8, dim=2)):
-        far = squared_reach(block.unsqueeze(2), metric).argmax(-1)[..., None]
+        far = squared_reach(block.unsqueeze(2), block.mean(dim=2, keepdim=True), metric).argmax(-1)[
+            ..., None
+        ]
         expected = block.gather(2, far.expand(-1, -1, -1, 6)).squeeze(2)
         assert torch.equal(grown["landmarks"][:, :, index, 1], expected)
         bulk = (block.sum(2) - expected) / (block.shape[2] - 1)

@@ -20,7 +20,7 @@ from topokv.attention.flex import FlexDecode
 from topokv.attention.runs import RunDecode
 from topokv.attention.windows import BlockDecode, GatherDecode
 from topokv.cache import KVCache, check_query, group_queries
-from topokv.choices import check_choice
+from topokv.choices import choose
 from topokv.schedule import CandidateSchedule
 
 Attend: TypeAlias = Callable[[], Tensor]
@@ -138,6 +138,4 @@ ATTENTION_PATHS: tuple[AttentionPath, ...] = (
 
 def attention_path_named(name: str) -> AttentionPath:
     """The path of that name; ValueError lists the valid ones."""
-    by_name = {path.name: path for path in ATTENTION_PATHS}
-    check_choice("attention", name, by_name)
-    return by_name[name]
+    return choose("attention", name, ATTENTION_PATHS)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from topokv.cache import KVCache, group_queries
+from topokv.cache import KVCache, dtype_name, group_queries
 from topokv.schedule import CandidateSchedule
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Layout:
         if self.dtype not in _DTYPES:
             raise ValueError(
                 "attention 'flex' takes float16, bfloat16 or float32, "
-                f"got {str(self.dtype).removeprefix('torch.')}; use another --attention"
+                f"got {dtype_name(self.dtype)}; use another --attention"
             )
         if self.on_cpu:
             return

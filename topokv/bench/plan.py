@@ -12,6 +12,7 @@ from typing import Any
 
 from topokv.choices import check_choice
 from topokv.record import KEY_FIELDS, Row
+from topokv.timing.modes import GRAPHS
 
 GAUSSIAN = "gaussian"
 SAMPLE = "sample"
@@ -159,7 +160,7 @@ def _check_choices(settings: Settings) -> None:
         check_choice("dtype", settings.dtype, DTYPES)
     if settings.sharing is not None:
         check_choice("sharing", settings.sharing, SHARINGS)
-    check_choice("graphs", settings.graphs, ("auto", "on", "off"))
+    check_choice("graphs", settings.graphs, GRAPHS)
     kind, _, index = settings.device.partition(":")
     if kind in ("cuda", "rocm") and (not index or index.isdecimal()):
         return

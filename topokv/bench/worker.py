@@ -20,7 +20,7 @@ from topokv.bench.loaded import Loaded, load_for
 from topokv.bench.parts import Part, failed
 from topokv.bench.plan import REAL_SELECTORS, Cell, Plan, Settings, grid, identity
 from topokv.bench.sources import describe
-from topokv.cache import DTYPES
+from topokv.cache import DTYPES, dtype_name
 from topokv.environment import describe as describe_environment
 from topokv.mixture import mixture_of
 
@@ -48,7 +48,7 @@ def _plan(settings: Settings) -> tuple[torch.device, Plan]:
     plan = grid(
         settings,
         describe(settings),
-        dtype=str(_dtype(settings, device)).removeprefix("torch."),
+        dtype=dtype_name(_dtype(settings, device)),
         selectors=REAL_SELECTORS,
         sharing_of=lambda name: mixture_of(name).sharing,
         attention=[path.name for path in ATTENTION_PATHS],

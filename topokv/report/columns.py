@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from topokv.choices import check_choice
+from topokv.choices import choose
 from topokv.report.entries import Cell, Entry
 from topokv.report.notes import is_judgement
 from topokv.report.numbers import shown
@@ -279,8 +279,4 @@ def columns_for(entries: Iterable[Entry]) -> tuple[Column, ...]:
 
 def named(names: Iterable[str], columns: tuple[Column, ...]) -> tuple[Column, ...]:
     """The columns of those names, in the order asked; ValueError for an unknown one."""
-    by_name = {column.name: column for column in columns}
-    asked = tuple(names)
-    for name in asked:
-        check_choice("column", name, by_name)
-    return tuple(by_name[name] for name in asked)
+    return tuple(choose("column", name, columns) for name in names)

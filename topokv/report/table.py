@@ -119,7 +119,7 @@ def distinguishing(entries: Sequence[Entry]) -> list[Column]:
     """
     chosen = [column for column in _ASKED if column.name in _ALWAYS]
     tuples: list[tuple[Any, ...]] = [tuple(c.value(e) for c in chosen) for e in entries]
-    spared = _NOT_IN_LINE if _one_a_line(entries) else ("dtype",)
+    spared = _spared(entries)
     for column in _ASKED:
         if column in chosen or column.name in spared:
             continue
@@ -145,17 +145,17 @@ def _results(entries: Sequence[Entry], wide: bool) -> list[Column]:
 
 def _lines(entries: Sequence[Entry]) -> Iterable[Line]:
     """Entries that asked the same on different machines, side by side, in order of first sight."""
-    spared = _NOT_IN_LINE if _one_a_line(entries) else ("dtype",)
+    spared = _spared(entries)
     lines: dict[tuple[Any, ...], Line] = {}
     for entry in entries:
         lines.setdefault(_asked(entry, spared), {})[entry.machine, entry.row.dtype] = entry
     return lines.values()
 
 
-def _one_a_line(entries: Sequence[Entry]) -> bool:
-    """Whether no machine measured two of the entries that would share a line."""
+def _spared(entries: Sequence[Entry]) -> Sequence[str]:
+    """What may differ within a line: not the seed, where one machine measured several."""
     places = {(entry.machine, entry.row.dtype, _asked(entry, _NOT_IN_LINE)) for entry in entries}
-    return len(places) == len(entries)
+    return _NOT_IN_LINE if len(places) == len(entries) else ("dtype",)
 
 
 def _asked(entry: Entry, spared: Sequence[str]) -> tuple[Any, ...]:

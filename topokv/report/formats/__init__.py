@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
-from topokv.choices import check_choice
+from topokv.choices import choose
 from topokv.report.report import Report
 
 
@@ -39,9 +39,7 @@ FORMATS = (
 
 def format_named(name: str) -> Format:
     """The format of that name; ValueError for another."""
-    by_name = {candidate.name: candidate for candidate in FORMATS}
-    check_choice("format", name, by_name)
-    return by_name[name]
+    return choose("format", name, FORMATS)
 
 
 def names() -> tuple[str, ...]:
