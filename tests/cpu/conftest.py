@@ -29,7 +29,7 @@ def time_cap():
         pytest.skip(f"the time cap of {cap:g} s is reached")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """On tensors as small as these, threads that wait for one another take most of the time."""
     threads = torch.get_num_threads()

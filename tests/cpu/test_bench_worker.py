@@ -55,14 +55,6 @@ def process(settings, *, number=0):
     return Process(plan, settings, context, number)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_a_cell_gives_each_row_all_of_its_times():
     with torch.inference_mode():
         drift, witness = process(SMALL).measure(1)

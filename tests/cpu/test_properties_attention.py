@@ -13,8 +13,6 @@ from topokv.attention import ATTENTION_PATHS
 from topokv.schedule import SHARINGS, schedule_tokens, token_budget
 from topokv.selectors import SELECTORS
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 BROKEN = torch.tensor([math.inf, -math.inf, math.nan, 0.0, 3e4])
 

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from topokv import block_centroids, candidate_rows, centroid_drift, expand_blocks
 from topokv.schedule import candidate_row, schedule_tokens, share, token_budget
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # Few values, so that ties are the rule, and those that sorts get wrong.
 SCORES = torch.tensor([-math.inf, -3.0, -0.0, 0.0, 1.0, 1.0, 2.0, 3e38, math.inf, math.nan])
 

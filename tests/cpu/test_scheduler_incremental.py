@@ -7,8 +7,6 @@ from topokv import Scheduler
 from topokv.blocks import PARTS, BlockSummary
 from topokv.selectors import SELECTORS
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # Landmarks are judged by statistics of the keys that a summary began with, and so may differ.
 OF_THE_START = {"landmarks", "spread"}
 

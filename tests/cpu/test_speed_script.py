@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "speed.py"
 
 
