@@ -32,7 +32,8 @@ from nox.command import CommandFailed
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 
-from topokv import probe, record, wheels  # noqa: E402
+from topokv.machine import device_probe, wheels  # noqa: E402
+from topokv.results import Row, Run, Status, Step, write  # noqa: E402
 
 nox.needs_version = ">=2026.8.10"
 nox.options.default_venv_backend = "virtualenv"
@@ -88,13 +89,13 @@ def asked(session: nox.Session) -> Asked:
 class StepError(Exception):
     """The step that ended a session, and the line that says why."""
 
-    def __init__(self, step: record.Step, reason: str) -> None:
+    def __init__(self, step: Step, reason: str) -> None:
         super().__init__(f"{step}: {reason}")
         self.step, self.reason = step, reason
 
 
 @contextmanager
-def step(name: record.Step, why: Callable[[], str] = str) -> Iterator[None]:
+def step(name: Step, why: Callable[[], str] = str) -> Iterator[None]:
     """A step of a session: what fails in it is a StepError, and `why` what its command said."""
     try:
         yield
@@ -131,14 +132,14 @@ class Results:
             self.leave("interrupted", None, "interrupted")
             raise
 
-    def leave(self, status: record.Status, step: record.Step | None, reason: str) -> None:
+    def leave(self, status: Status, step: Step | None, reason: str) -> None:
         """Write one row for the whole session, unless a command has written its own."""
         if self.path.exists():
             return
-        row = record.Row(status=status, step=step, reason=reason)
+        row = Row(status=status, step=step, reason=reason)
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        run = record.Run(kind=self.kind, backend=self.backend, created=created, rows=(row,))
-        record.write(self.path, run)
+        run = Run(kind=self.kind, backend=self.backend, created=created, rows=(row,))
+        write(self.path, run)
 
 
 @contextmanager
@@ -244,7 +245,9 @@ def install_torch(session: nox.Session, backend: wheels.Backend, target: Path) -
 def verify(session: nox.Session, backend: wheels.Backend, *, exact: bool = True) -> None:
     """Raise StepError unless the torch that the session's Python imports is the backend's."""
     with step("verify"):
-        said = str(session.run("python", "-m", "topokv.wheels", silent=True, success_codes=[0, 1]))
+        said = str(
+            session.run("python", "-m", "topokv.machine.wheels", silent=True, success_codes=[0, 1])
+        )
     lines = said.strip().splitlines() or ["python said nothing"]
     told = next((line for line in lines if line.startswith("{")), None)
     if told is None:
@@ -254,9 +257,9 @@ def verify(session: nox.Session, backend: wheels.Backend, *, exact: bool = True)
         raise StepError("verify", wrong)
 
 
-def ask_device(backend: wheels.Backend, *, required: bool) -> probe.Probe:
+def ask_device(backend: wheels.Backend, *, required: bool) -> device_probe.Probe:
     """What the backend's probe says; raises StepError for a device that is promised and missing."""
-    found = probe.probe(
+    found = device_probe.probe(
         backend.probe,
         runtime_needed=backend.runtime_version,
         driver_minimum=backend.driver_minimum,
@@ -343,7 +346,7 @@ def quality(session: nox.Session) -> None:
 def tests_capture(session: nox.Session) -> None:
     """Test capturing with the libraries that the other sessions do without."""
     install_capture(session, *group("test"))
-    session.run("python", "-m", "pytest", "tests/cpu/test_capture.py")
+    session.run("python", "-m", "pytest", "tests/cpu/inputs/test_capture.py")
 
 
 def install_capture(session: nox.Session, *needs: str) -> None:
@@ -381,7 +384,7 @@ def fuzz(session: nox.Session) -> None:
     cpu_torch(session)
     torch = f"torch=={BACKENDS['cpu'].version}"
     session.install(*LIGHT, *EXTRAS["report"], *group("test"), torch)
-    drawn = [str(path) for name in DRAWN for path in sorted((ROOT / "tests" / "cpu").glob(name))]
+    drawn = [str(path) for name in DRAWN for path in sorted((ROOT / "tests" / "cpu").rglob(name))]
     seconds = os.environ.get("TOPOKV_FUZZ_SECONDS", "1200")
     session.run(
         *("python", "-m", "pytest", "--hypothesis-profile=fuzz", *drawn),

@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from topokv.compare import speedups_of
-from topokv.intervals import median, over_processes
-from topokv.record import Row, Run, read, write
+from topokv.results import Row, Run, read
+from topokv.results.codec import write
+from topokv.results.comparison import speedups_of
+from topokv.stats import median, over_processes
 
 
 def main() -> None:

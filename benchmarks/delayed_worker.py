@@ -13,8 +13,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from topokv.attention import AttentionPath, Decode, attention_path_named
-from topokv.bench import cell, worker
+from topokv.attention import Decode, attention_path_named
+from topokv.attention.paths import AttentionPath
+from topokv.bench.worker import cell
+from topokv.bench.worker import process as worker
 
 
 class Delayed:

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from topokv import select_tokens
-from topokv.workload import gaussian
+from topokv.inputs.workload import gaussian
 
 WARMUP, ROUNDS = 5, 30
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import psutil
 
-from topokv.bench.plan import Settings
-from topokv.bench.run import Job, Step, measure
-from topokv.record import ResultFileError, read
+from topokv.bench import Settings
+from topokv.bench.parent import Job, Step, measure
+from topokv.results import ResultFileError, read
 
 ROOT = Path(__file__).resolve().parent.parent
 TOPOKV = (sys.executable, "-m", "topokv")

@@ -19,8 +19,10 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from topokv.record import Row, Run, Samples, write
-from topokv.report.formats import names
+from topokv.report import format_names
+from topokv.results import Row, Run
+from topokv.results.codec import write
+from topokv.results.record import Samples
 
 SELECTORS = ("drift", "streaming", "random", "mean-pool", "quest", "witness", "oracle")
 SEQ_LENS = tuple(1024 * 2**i for i in range(6))
@@ -41,7 +43,7 @@ def main() -> None:
                 write(path, a_run(backend, machine, args.rows, args.rounds))
         size = sum(path.stat().st_size for path in folder.iterdir())
         print(f"9 files, {9 * args.rows} rows, {size / 2**20:.0f} MiB")
-        lines = [measured(form, folder) for form in names()]
+        lines = [measured(form, folder) for form in format_names()]
     headers = ("format", "seconds", "processor seconds", "peak MiB", "output MiB")
     print(tabulate(lines, headers, floatfmt=".2f"))
 

@@ -26,13 +26,10 @@ from pathlib import Path
 import torch
 from speed_sections import ENVIRONMENT, ONCE, SECTIONS, Claim
 
-from topokv.environment import describe
-from topokv.intervals import median
-from topokv.machine import cache_bytes
-from topokv.record import write_json
-from topokv.timing.cpu import CpuClock
-from topokv.timing.faults import CpuTimes, foreign_load
-from topokv.timing.sizes import cpu_flush_bytes
+from topokv.machine import cache_bytes, describe
+from topokv.results.codec import write_json
+from topokv.stats import median
+from topokv.timing import CpuClock, CpuTimes, cpu_flush_bytes, foreign_load
 
 RESULT = Path(__file__).parent / "results" / "speed.json"
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"

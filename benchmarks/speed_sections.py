@@ -19,14 +19,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from topokv.attention import ATTENTION_PATHS, attention_path_named, prepare_dense
-from topokv.blocks import BlockSummary
-from topokv.cache import KVCache, dtype_name
-from topokv.intervals import median, paired_ratios
-from topokv.record import read
-from topokv.schedule import candidate_rows
-from topokv.scheduler import Scheduler
-from topokv.timing.cpu import CpuClock
-from topokv.timing.rounds import Arm, Samples, StopRule, measure
+from topokv.results import read
+from topokv.scheduling import BlockSummary, Scheduler
+from topokv.scheduling.candidate_rows import candidate_rows
+from topokv.stats import median, paired_ratios
+from topokv.tensors import KVCache, dtype_name
+from topokv.timing import Arm, CpuClock, Samples, StopRule, measure
 
 SUMMARIES = ("centroid", "drift", "box", "points", "variance")
 HALF = (torch.bfloat16, torch.float16)

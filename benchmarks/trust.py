@@ -29,11 +29,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from topokv.bench.plan import Settings  # noqa: E402
-from topokv.bench.run import Job, measure  # noqa: E402
-from topokv.compare import compare  # noqa: E402
-from topokv.intervals import relative_spread  # noqa: E402
-from topokv.record import Run, read  # noqa: E402
+from topokv.bench import Settings  # noqa: E402
+from topokv.bench.parent import Job, measure  # noqa: E402
+from topokv.results import (  # noqa: E402
+    Run,
+    compare,
+    read,
+)
+from topokv.stats import relative_spread  # noqa: E402
 
 PARTS = ("aa", "quiet", "load", "delay")
 DELAYS = (0.0, 0.03, 0.1)

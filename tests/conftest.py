@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from topokv import wheels
+from topokv.machine import wheels
 
 # The asserts of what is shared explain themselves as those of test files do.
 pytest.register_assert_rewrite("device_checks")
@@ -36,7 +36,7 @@ def _environment() -> dict[str, Any]:
     """The environment as benchmarks record it, of the device that the tests could use."""
     import torch
 
-    from topokv.environment import backend_of, describe
+    from topokv.machine import backend_of, describe
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return describe(device, backend_of(device))

@@ -10,16 +10,15 @@ import torch
 
 from topokv import dense_decode, select_tokens, sparse_decode
 from topokv.attention import ATTENTION_PATHS, prepare_dense
-from topokv.bench import worker
-from topokv.bench.device import Context
-from topokv.bench.plan import Settings
-from topokv.bench.verify import mismatch
-from topokv.cache import KVCache
-from topokv.schedule import SHARINGS
-from topokv.scheduler import Scheduler
-from topokv.selectors import SELECTORS
-from topokv.timing.backend import attention_backend
-from topokv.workload import gaussian
+from topokv.bench import Settings
+from topokv.bench.worker import process as worker
+from topokv.bench.worker.device import Context
+from topokv.bench.worker.verify import mismatch
+from topokv.inputs.workload import gaussian
+from topokv.scheduling import SELECTORS, Scheduler
+from topokv.scheduling.schedule import SHARINGS
+from topokv.tensors import KVCache
+from topokv.timing import attention_backend
 
 HALF = (torch.float16, torch.bfloat16)
 # (num_q_heads, num_kv_heads): as many, a group of four, one for all.

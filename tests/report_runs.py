@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topokv.record import Row, Run
+from topokv.results import Row, Run
 
 # recall at 128, 256, 512 and 1,024 of 2,048 tokens, by selector.
 RECALL = {

@@ -8,28 +8,29 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from topokv.core import __version__
+
 if TYPE_CHECKING:
     from topokv.attention import dense_decode as dense_decode
     from topokv.attention import sparse_decode as sparse_decode
-    from topokv.blocks import block_centroids as block_centroids
-    from topokv.blocks import centroid_drift as centroid_drift
-    from topokv.cache import KVCache as KVCache
-    from topokv.schedule import candidate_rows as candidate_rows
-    from topokv.schedule import expand_blocks as expand_blocks
-    from topokv.scheduler import Scheduler as Scheduler
-    from topokv.scheduler import select_tokens as select_tokens
+    from topokv.scheduling import Scheduler as Scheduler
+    from topokv.scheduling import block_centroids as block_centroids
+    from topokv.scheduling import candidate_rows as candidate_rows
+    from topokv.scheduling import centroid_drift as centroid_drift
+    from topokv.scheduling import expand_blocks as expand_blocks
+    from topokv.scheduling import select_tokens as select_tokens
+    from topokv.tensors import KVCache as KVCache
 
-__version__ = "0.1.0"
 
 _HOME = {
-    "KVCache": "topokv.cache",
-    "Scheduler": "topokv.scheduler",
-    "block_centroids": "topokv.blocks",
-    "candidate_rows": "topokv.schedule",
-    "centroid_drift": "topokv.blocks",
+    "KVCache": "topokv.tensors",
+    "Scheduler": "topokv.scheduling",
+    "block_centroids": "topokv.scheduling",
+    "candidate_rows": "topokv.scheduling",
+    "centroid_drift": "topokv.scheduling",
     "dense_decode": "topokv.attention",
-    "expand_blocks": "topokv.schedule",
-    "select_tokens": "topokv.scheduler",
+    "expand_blocks": "topokv.scheduling",
+    "select_tokens": "topokv.scheduling",
     "sparse_decode": "topokv.attention",
 }
 

@@ -15,9 +15,10 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from report_runs import make_row, make_run
 
-from topokv.record import Row, Run, write
 from topokv.report.formats.as_html import render
 from topokv.report.report import Request, build
+from topokv.results import Row, Run
+from topokv.results.codec import write
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\" & $x$"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from report_runs import make_row, make_run
 
-from topokv.record import write
 from topokv.report.formats.as_html import render
 from topokv.report.plots import write_plots
 from topokv.report.report import Request, build
+from topokv.results.codec import write
 
 
 def report_of(folder: Path, *runs):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from device_checks import skip_items
 
-from topokv import probe
+from topokv.machine import device_probe as probe
 
 
 def why_not() -> str | None:

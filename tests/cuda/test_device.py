@@ -5,8 +5,8 @@ import torch
 from device_checks import PATHS, GpuChecks, workload
 
 from topokv.attention import prepare_dense
-from topokv.scheduler import Scheduler
-from topokv.timing.backend import attention_backend
+from topokv.scheduling import Scheduler
+from topokv.timing import attention_backend
 
 
 class TestCuda(GpuChecks):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from device_checks import GpuChecks
 
-from topokv.environment import backend_of, describe
+from topokv.machine import backend_of, describe
 
 
 class TestRocm(GpuChecks):

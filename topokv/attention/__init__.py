@@ -1,141 +1,17 @@
-"""Decode attention, dense and over selected tokens, both by scaled_dot_product_attention.
+"""Decode attention, dense and over selected tokens; one file for each way to attend."""
 
-Query heads that share a KV head are folded into the query length, which is free (a view) and keeps
-the fused kernels: `enable_gqa` falls back to the math path in float32. `is_causal` stays False,
-since one decoded token attends all that is there.
-"""
+from topokv.attention.dense import Attend, dense_decode, prepare_dense
+from topokv.attention.paths import ATTENTION_PATHS, AttentionPath, Decode, attention_path_named
+from topokv.attention.tokens import check_token_ids, sparse_decode
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
-
-import torch
-from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
-
-from topokv.attention.csr import CsrDecode
-from topokv.attention.flex import FlexDecode
-from topokv.attention.runs import RunDecode
-from topokv.attention.windows import BlockDecode, GatherDecode
-from topokv.cache import KVCache, check_query, group_queries
-from topokv.choices import choose
-from topokv.schedule import CandidateSchedule
-
-Attend: TypeAlias = Callable[[], Tensor]
-
-
-def dense_decode(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of one token over the whole cache, `[batch, num_q_heads, 1, head_dim]`.
-
-    `q` is `[batch, num_q_heads, 1, head_dim]`, `k` and `v`
-    `[batch, num_kv_heads, kv_len, head_dim]`. Raises ValueError or TypeError for tensors that do
-    not fit together.
-    """
-    return prepare_dense(q, KVCache(k, v))()
-
-
-def sparse_decode(q: Tensor, k: Tensor, v: Tensor, token_ids: Tensor) -> Tensor:
-    """Attention of one token over selected tokens, `[batch, num_q_heads, 1, head_dim]`.
-
-    `token_ids` is `[batch, groups, width]`, groups 1, num_kv_heads or num_q_heads; a rank of 2 or
-    1 is read as one group, or one schedule for all. -1 is padding; a row of padding alone is an
-    error.
-
-    Raises TypeError for ids that are not whole numbers; ValueError for ids that are empty, of
-    another rank, twice in a row, or out of range.
-    """
-    cache = KVCache(k, v)
-    check_query(q, k)
-    ids = check_token_ids(token_ids, cache, q.shape[1])
-    mask = None
-    if bool((ids < 0).any()):
-        mask = _head_mask(ids >= 0, q.shape[1])
-    return GatherDecode().load_tokens(q, cache, ids.clamp(min=0), mask)()
-
-
-def check_token_ids(token_ids: Tensor, cache: KVCache, num_q_heads: int) -> Tensor:
-    """The ids as `[batch, groups, width]`, int64; the errors are those of `sparse_decode`."""
-    if token_ids.is_floating_point() or token_ids.is_complex() or token_ids.dtype == torch.bool:
-        raise TypeError(f"token_ids must be whole numbers, got {token_ids.dtype}")
-    if not 1 <= token_ids.ndim <= 3 or token_ids.numel() == 0:
-        shape = list(token_ids.shape)
-        raise ValueError(f"token_ids must be [batch, groups, width], none 0, got {shape}")
-    ids = token_ids.long()
-    ids = ids.expand(cache.batch, 1, -1) if ids.ndim == 1 else ids
-    ids = ids.unsqueeze(1) if ids.ndim == 2 else ids
-    groups = (1, cache.num_kv_heads, num_q_heads)
-    if ids.shape[0] != cache.batch or ids.shape[1] not in groups:
-        raise ValueError(
-            f"token_ids must have batch {cache.batch} and 1, {groups[1]} or {groups[2]} groups, "
-            f"got {list(token_ids.shape)}"
-        )
-    _check_ids(ids, cache.kv_len)
-    return ids
-
-
-def _check_ids(ids: Tensor, kv_len: int) -> None:
-    bad = ids[(ids < -1) | (ids >= kv_len)]
-    if bad.numel():
-        raise ValueError(f"token_ids must be -1 or from 0 to {kv_len - 1}, got {int(bad[0])}")
-    ordered = ids.sort(dim=-1).values
-    twice = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
-    if bool(twice.any()):
-        first = int(ordered[..., 1:][twice][0])
-        raise ValueError(f"token_ids must be distinct in each row, got {first} twice")
-    if bool((ids < 0).all(dim=-1).any()):
-        raise ValueError("token_ids must name at least one token in each row, got a row of padding")
-
-
-def prepare_dense(q: Tensor, cache: KVCache) -> Attend:
-    """A call that attends the whole cache, `[batch, num_q_heads, 1, head_dim]`."""
-    check_query(q, cache.k)
-    grouped = group_queries(q, cache.num_kv_heads)
-
-    def attend() -> Tensor:
-        return scaled_dot_product_attention(grouped, cache.k, cache.v).reshape(q.shape)
-
-    return attend
-
-
-class Decode(Protocol):
-    """A way to attend, with its buffers: `load` a step, then call it; serve all steps by one."""
-
-    def load(self, q: Tensor, cache: KVCache, schedule: CandidateSchedule) -> Attend:
-        """A call that attends the schedule, `[batch, num_q_heads, 1, head_dim]`."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionPath:
-    """A named way to attend a schedule; `make` gives a Decode to keep for many steps."""
-
-    name: str
-    make: Callable[[], Decode]
-
-    def prepare(self, q: Tensor, cache: KVCache, schedule: CandidateSchedule) -> Attend:
-        """A call that gathers and attends into buffers made here, once.
-
-        Raises ValueError or TypeError for a query that does not fit the cache.
-        """
-        check_query(q, cache.k)
-        return self.make().load(q, cache, schedule)
-
-
-def _head_mask(there: Tensor, num_q_heads: int) -> Tensor:
-    """A boolean `[batch, num_q_heads, 1, width]` mask from one of each schedule's slots."""
-    return there.repeat_interleave(num_q_heads // there.shape[1], dim=1).unsqueeze(2)
-
-
-ATTENTION_PATHS: tuple[AttentionPath, ...] = (
-    AttentionPath("gather", GatherDecode),
-    AttentionPath("blocks", BlockDecode),
-    AttentionPath("runs", RunDecode),
-    AttentionPath("csr", CsrDecode),
-    AttentionPath("flex", FlexDecode),
-)
-
-
-def attention_path_named(name: str) -> AttentionPath:
-    """The path of that name; ValueError lists the valid ones."""
-    return choose("attention", name, ATTENTION_PATHS)
+__all__ = [
+    "ATTENTION_PATHS",
+    "Attend",
+    "AttentionPath",
+    "Decode",
+    "attention_path_named",
+    "check_token_ids",
+    "dense_decode",
+    "prepare_dense",
+    "sparse_decode",
+]

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from topokv.attention.windows import Places, buffer, token_rows
-from topokv.cache import KVCache, without_gradient
-from topokv.schedule import CandidateSchedule
-from topokv.summaries import wide_dtype
+from topokv.scheduling import CandidateSchedule
+from topokv.tensors import KVCache, wide_dtype, without_gradient
 
 
 class CsrDecode:

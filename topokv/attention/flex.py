@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from topokv.cache import KVCache, dtype_name, group_queries
-from topokv.schedule import CandidateSchedule
+from topokv.scheduling import CandidateSchedule
+from topokv.tensors import KVCache, dtype_name, group_queries
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import FlexKernelOptions

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from topokv.cache import KVCache, group_queries
-from topokv.schedule import Budget, CandidateSchedule
+from topokv.scheduling import Budget, CandidateSchedule
+from topokv.tensors import KVCache, group_queries
 
 _Run = tuple[int, int]
 

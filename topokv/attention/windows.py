@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from topokv.cache import KVCache, group_queries
-from topokv.schedule import Budget, CandidateSchedule
+from topokv.scheduling import Budget, CandidateSchedule
+from topokv.tensors import KVCache, group_queries
 
 
 class GatherDecode:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
-from topokv.record import Status, Step
+from topokv.results import Status, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from topokv.choices import check_choice
-from topokv.record import KEY_FIELDS, Row
-from topokv.timing.modes import GRAPHS
+from topokv.core import (
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_LOCAL_BLOCKS,
+    DEFAULT_SINK_BLOCKS,
+    DTYPE_NAMES,
+    SHARINGS,
+    check_choice,
+)
+from topokv.machine import GRAPHS
+from topokv.results import KEY_FIELDS, Row
 
 GAUSSIAN = "gaussian"
 SAMPLE = "sample"
-DTYPES = ("float16", "bfloat16", "float32", "float64")
-SHARINGS = ("request", "kv-head", "q-head")
 # The pair as it was first published; it stands in every table, whatever else is measured.
 PUBLISHED_ATTENTION = "gather"
 # On random keys no selector can be better than another: two are enough to time the two kinds.
@@ -46,9 +51,9 @@ class Settings:
     kv_heads: int | None = None
     head_dim: int = 64
     batch: int = 1
-    block_size: int = 64
-    sink_blocks: int = 1
-    local_blocks: int = 2
+    block_size: int = DEFAULT_BLOCK_SIZE
+    sink_blocks: int = DEFAULT_SINK_BLOCKS
+    local_blocks: int = DEFAULT_LOCAL_BLOCKS
     dtype: str | None = None
     selectors: tuple[str, ...] = ()
     sharing: str | None = None
@@ -157,7 +162,7 @@ def _check_heads(settings: Settings) -> None:
 
 def _check_choices(settings: Settings) -> None:
     if settings.dtype is not None:
-        check_choice("dtype", settings.dtype, DTYPES)
+        check_choice("dtype", settings.dtype, DTYPE_NAMES)
     if settings.sharing is not None:
         check_choice("sharing", settings.sharing, SHARINGS)
     check_choice("graphs", settings.graphs, GRAPHS)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn
 
-import topokv
-from topokv.files import shown
+from topokv.core import __version__, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,8 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> Parser:
     """The whole command line as one parser."""
-    parser = Parser(prog="topokv", description=topokv.__doc__.splitlines()[0])
-    parser.add_argument("--version", action="version", version=f"topokv {topokv.__version__}")
+    parser = Parser(prog="topokv", description="A benchmark of sparse decode attention schedules.")
+    parser.add_argument("--version", action="version", version=f"topokv {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         sub = commands.add_parser(command.name, help=command.help, description=command.help)

@@ -10,18 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topokv.bench.plan import (
-    DTYPES,
-    GAUSSIAN_SELECTORS,
-    REAL_SELECTORS,
-    SHARINGS,
-    Settings,
-)
-from topokv.progress import Progress
+from topokv.bench import GAUSSIAN_SELECTORS, REAL_SELECTORS, Settings
+from topokv.core import DTYPE_NAMES, SHARINGS, Progress
 
 if TYPE_CHECKING:
-    from topokv.bench.run import Job, Step
-    from topokv.record import Run
+    from topokv.bench.parent import Job, Step
+    from topokv.results import Run
 
 RESULTS = Path("results")
 _ASKED = Settings()
@@ -79,7 +73,9 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
         "runs, csr (on CPUs), flex (compiles a kernel, which takes seconds in every process and, "
         "on a CPU, a C++ compiler)",
     )
-    group.add_argument("--dtype", help=f"{', '.join(DTYPES)}; default: float32, on GPUs float16")
+    group.add_argument(
+        "--dtype", help=f"{', '.join(DTYPE_NAMES)}; default: float32, on GPUs float16"
+    )
     for flag, default, text in (
         ("--block-size", _ASKED.block_size, "tokens in a block"),
         ("--sink-blocks", _ASKED.sink_blocks, "first blocks, always attended"),
@@ -165,7 +161,7 @@ _SAME_NAMES = (
 
 
 def run(args: argparse.Namespace) -> int:
-    from topokv.bench.run import Job, measure
+    from topokv.bench.parent import Job, measure
 
     command = ("topokv", *_without_paths(sys.argv[1:]))
     with Progress("bench") as progress:
@@ -199,8 +195,7 @@ def _without_paths(words: list[str]) -> list[str]:
 
 def _print_table(job: Job, *, wide: bool) -> None:
     """The file's table; nothing where the run had not come to writing one."""
-    from topokv.report.formats import format_named
-    from topokv.report.report import Request, build
+    from topokv.report import Request, build, format_named
 
     if job.plan:
         report = build(Request(paths=(job.path,), wide=wide))

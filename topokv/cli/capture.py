@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from topokv.progress import Progress
+from topokv.core import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Capture, after everything that can be checked without the model was checked."""
-    from topokv.capture import Wish, capture_text, load_model, require_device
-    from topokv.captures import save_capture
-    from topokv.texts import file_text
+    from topokv.inputs import (
+        Wish,
+        capture_text,
+        file_text,
+        load_model,
+        require_device,
+        save_capture,
+    )
 
     wish = Wish(args.tokens, args.positions, parse_layers(args.layers))
     check_output(args.output)

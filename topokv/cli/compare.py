@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from topokv.compare import Compared, Comparison
-    from topokv.record import Row
+    from topokv.results import Compared, Comparison, Row
 
 _HEADERS = ("workload", "tokens", "selector", "attention", "base", "new", "change", "interval", "")
 
@@ -37,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tabulate import tabulate
 
-    from topokv.compare import compare
-    from topokv.record import read
+    from topokv.results import compare, read
 
     if not 0 <= args.fail_above < 100:
         raise ValueError(f"fail_above must be 0 or more and below 100, got {args.fail_above:g}")

@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 
-from topokv import probe, wheels
+from topokv.machine import Backend, Device, Probe, backends, index_url, probe
 
 WIDTH = 80
 
@@ -23,14 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a paragraph for each backend; 0, whatever is usable."""
-    backends = [backend.at(args.torch_version) for backend in wheels.backends().values()]
-    print("\n\n".join("\n".join(_paragraph(backend)) for backend in backends))
+    rows = [backend.at(args.torch_version) for backend in backends().values()]
+    print("\n\n".join("\n".join(_paragraph(backend)) for backend in rows))
     return 0
 
 
-def _paragraph(backend: wheels.Backend) -> Iterator[str]:
+def _paragraph(backend: Backend) -> Iterator[str]:
     """The lines that tell about one backend."""
-    found = probe.probe(
+    found = probe(
         backend.probe,
         runtime_needed=backend.runtime_version,
         driver_minimum=backend.driver_minimum,
@@ -42,7 +42,7 @@ def _paragraph(backend: wheels.Backend) -> Iterator[str]:
     if found.driver or found.runtime:
         yield from _entry("        driver  ", _driver(found))
     yield from _entry("        wheel   ", f"torch {backend.wheel}")
-    yield from _entry("        from    ", wheels.index_url(backend) or "pip's own configuration")
+    yield from _entry("        from    ", index_url(backend) or "pip's own configuration")
 
 
 def _entry(label: str, text: str) -> list[str]:
@@ -56,12 +56,12 @@ def _entry(label: str, text: str) -> list[str]:
     )
 
 
-def _described(device: probe.Device, count: int) -> str:
+def _described(device: Device, count: int) -> str:
     many = f"{count} x " if count > 1 else ""
     memory = f", {device.memory_bytes / 2**30:.1f} GiB" if device.memory_bytes else ""
     return f"{many}{device.name}{memory}"
 
 
-def _driver(found: probe.Probe) -> str:
+def _driver(found: Probe) -> str:
     runs = f"runs up to {found.runtime}" if found.runtime else None
     return ", ".join(part for part in (found.driver, runs) if part)

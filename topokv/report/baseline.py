@@ -11,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from topokv.compare import Compared, compare
-from topokv.files import shown
-from topokv.record import Run, read
+from topokv.core import shown
 from topokv.report.entries import Entry
+from topokv.results import Compared, Run, compare, read
 
 # What was compared, by the new row's file and by what it asked.
 Found: TypeAlias = dict[tuple[str, tuple[Any, ...]], Compared]

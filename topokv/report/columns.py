@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from topokv.choices import choose
+from topokv.core import choose
 from topokv.report.entries import Cell, Entry
 from topokv.report.notes import is_judgement
 from topokv.report.numbers import shown

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from topokv.compare import Compared
-from topokv.record import Row, Run
+from topokv.results import Compared, Row, Run
 
 Cell: TypeAlias = str | int | float | None
 MachineKey: TypeAlias = tuple[str, str, str, str]

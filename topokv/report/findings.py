@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
-from topokv.record import KEY_FIELDS
 from topokv.report.entries import Entry, MachineKey
 from topokv.report.numbers import shown
+from topokv.results import KEY_FIELDS
 
 HEADLINE_TOKENS = 1024
 # More machines and workloads than this are left to the table.

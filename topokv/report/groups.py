@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from topokv.record import Run
 from topokv.report.entries import Entry, MachineKey, Suite, machine_order, torch_of
+from topokv.results import Run
 
 GroupKey: TypeAlias = tuple[MachineKey, str | None]
 

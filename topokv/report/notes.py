@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from topokv.intervals import AA_BAND
 from topokv.report.entries import Entry
+from topokv.stats import AA_BAND
 
 # The flags that rows carry, up to a colon, and what each means to a reader.
 FLAGS: dict[str, str] = {

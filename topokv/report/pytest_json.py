@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
-from topokv.record import STATUSES, STEPS, ResultFileError, Run, checked_environment
 from topokv.report.entries import Failure, Suite
+from topokv.results import STATUSES, STEPS, ResultFileError, Run, checked_environment
 
 _BAD = ("failed", "error")
 _PHASES = ("setup", "call", "teardown")

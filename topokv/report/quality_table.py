@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from topokv.record import Row
+from topokv.results import Row
 
 # Narrower terminals get neither intervals nor what selectors cost.
 FULL_WIDTH = 120
@@ -22,7 +22,7 @@ Last column: recall against sinks and newest tokens alone, over the settings; ? 
 """
 
 
-def render(rows: Sequence[Row], width: int = FULL_WIDTH) -> str:
+def quality_table(rows: Sequence[Row], width: int = FULL_WIDTH) -> str:
     """All rows of a quality run, a table for each workload, and how to read them."""
     workloads = dict.fromkeys(row.workload for row in rows)
     wide = width >= FULL_WIDTH

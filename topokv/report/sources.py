@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from topokv.files import real, shown
-from topokv.record import ResultFileError, Row, Run, from_json, load_json
+from topokv.core import real, shown
 from topokv.report import pytest_json
 from topokv.report.entries import Entry, Suite, machine_of, machine_order
+from topokv.results import ResultFileError, Row, Run, from_json, load_json
 
 # What a report itself leaves in a folder of results.
 OWN_OUTPUT = frozenset({"comparison.json"})

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from topokv.record import KEY_FIELDS
 from topokv.report.columns import COLUMNS, FIRST_FIVE, Column, columns_for
 from topokv.report.entries import Entry, MachineKey
 from topokv.report.groups import GroupKey, group_names
 from topokv.report.notes import Notes, dense_against_dense, random_keys
+from topokv.results import KEY_FIELDS
 
 # A line of a section: the entry of each group, where that machine measured it.
 Line: TypeAlias = dict[GroupKey, Entry]

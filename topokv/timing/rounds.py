@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol, TypeAlias
 
-from topokv.intervals import half_width, median, median_interval, paired_ratios
+from topokv.stats import half_width, median, median_interval, paired_ratios
 from topokv.timing.faults import minor_faults
 
 Call: TypeAlias = Callable[[], object]

@@ -57,10 +57,3 @@ def copy_bytes(cache_bytes: int, cache_of_device: int | None) -> int:
     """
     enough = max(4 * (cache_of_device or 0), 32 * MIB)
     return max(1, min(cache_bytes // 2, enough, COPY_LIMIT))
-
-
-def launch_share(eager_ms: float | None, graph_ms: float | None) -> float | None:
-    """1 - graph / eager: the share of a call that is spent launching it; None if unknown."""
-    if not eager_ms or graph_ms is None or eager_ms <= 0:
-        return None
-    return max(0.0, 1 - graph_ms / eager_ms)

@@ -8,7 +8,8 @@ import pytest
 from report_runs import make_row, make_run
 
 from topokv import cli
-from topokv.record import Row, Run, write
+from topokv.results import Row, Run
+from topokv.results.codec import write
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from topokv.record import KEY_FIELDS
 from topokv.report.columns import COLUMNS, FIRST_FIVE
 from topokv.report.numbers import shown, significant
+from topokv.results import KEY_FIELDS
 
 
 def test_the_first_five_columns_keep_their_names_and_places():

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from topokv.record import Row, Run, read
 from topokv.report.columns import COLUMNS
+from topokv.results import Row, Run, read
 
 
 def suite_run(**row):
@@ -94,8 +94,8 @@ def test_bad_input_is_one_line_and_exit_2_and_nothing_written(
 def test_a_report_never_loads_torch(save, make):
     path = save("r.json", make())
     code = (
-        "import sys; from topokv.report.report import Request, build; from pathlib import Path;"
-        "from topokv.report.formats import FORMATS;"
+        "import sys; from topokv.report import Request, build; from pathlib import Path;"
+        "from topokv.report import FORMATS;"
         f"r = build(Request(paths=(Path({str(path)!r}),)));"
         "[f.render(r) for f in FORMATS]; sys.exit('torch' in sys.modules)"
     )

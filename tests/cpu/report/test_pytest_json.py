@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from topokv.record import ResultFileError
 from topokv.report.pytest_json import looks_like, suite
+from topokv.results import ResultFileError
 
 SKIP = {"outcome": "skipped", "longrepr": "('/x/test_a.py', 4, 'Skipped: no device: because')"}
 CRASH = {"outcome": "failed", "crash": {"message": "AssertionError: one | two\nassert 1 == 2"}}

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from topokv.record import ResultFileError, Row, Run
 from topokv.report.sources import collect, find
+from topokv.results import ResultFileError, Row, Run
 
 
 def test_a_folder_stands_for_its_files_and_those_below(save, make, tmp_path):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from topokv.record import Row, Run
 from topokv.report.columns import FIRST_FIVE
 from topokv.report.formats.as_text import render
 from topokv.report.report import Request, build
+from topokv.results import Row, Run
 
 
 def text_of(*paths: Path, width: int = 120, **asked) -> str:

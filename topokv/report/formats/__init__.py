@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
-from topokv.choices import choose
+from topokv.core import choose
 from topokv.report.report import Report
 
 
@@ -42,5 +42,6 @@ def format_named(name: str) -> Format:
     return choose("format", name, FORMATS)
 
 
-def names() -> tuple[str, ...]:
+def format_names() -> tuple[str, ...]:
+    """The names of FORMATS, in order."""
     return tuple(candidate.name for candidate in FORMATS)

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
-from topokv.record import Run
 from topokv.report import findings, suites
 from topokv.report.columns import Column
 from topokv.report.entries import Entry
@@ -21,6 +20,7 @@ from topokv.report.groups import describe
 from topokv.report.numbers import shown
 from topokv.report.plots.figures import BarFigure, Figure, figures, table_of
 from topokv.report.report import Report
+from topokv.results import Run
 
 _FILTERS = ("on", "workload", "selector", "selected_tokens", "seq_len", "dtype", "layer", "status")
 MOST_MACHINES = 4
